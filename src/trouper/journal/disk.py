@@ -1,0 +1,209 @@
+"""What the journal asks of a disk, and the real one.
+
+The journal reaches files through this protocol only, so that a test can hand it a disk that forgets, garbles or refuses
+(`trouper.testing.CrashDisk`). Calls block: whoever calls them decides in which thread. Errors are plain `OSError`s, as the kernel gives them.
+
+What a caller may rely on, and a simulated disk must honour:
+
+- `File.write` may be short, as `os.write` may; data is in the file at once, and on the medium only after `File.sync`.
+- A name (create, rename, unlink) is on the medium only after `Disk.sync_dir` of its directory.
+- `Disk.lock` is held until the lock is closed or the process dies, and is refused while another holder lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from typing import Protocol
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+
+class File(Protocol):
+    """An open file, appended to at its end and read anywhere."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append; returns how many bytes were taken, which may be fewer than given."""
+
+    def pread(self, size: int, offset: int) -> bytes: ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return only when data and length are on the medium (fdatasync)."""
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """An exclusive claim on a lock file; its text says who holds it."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """The calls on names. Paths are absolute strings."""
+
+    def create(self, path: str) -> File:
+        """A new empty file of mode 0600 for appending; `FileExistsError` if the name is taken, also by a link."""
+
+    def open_append(self, path: str) -> File: ...
+
+    def open_read(self, path: str) -> File: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and its parents, each of mode 0700; fine if it is there already."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically; replaces the target."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def reserve(self, path: str, size: int) -> None:
+        """Make `path` a file of `size` bytes that really occupies the disk (posix_fallocate)."""
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str, owner: str) -> Lock:
+        """Take the lock and write `owner` into its file; `BlockingIOError` if another holds it. The file is never deleted."""
+
+
+class OsFile:
+    """A file descriptor behind the `File` protocol."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, data: bytes | memoryview) -> int:
+        return os.write(self._fd, data)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(self._fd)
+        else:  # macOS has no fdatasync, and its fsync does not reach the medium.
+            fcntl.fcntl(self._fd, getattr(fcntl, "F_FULLFSYNC", 51))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+
+class OsDisk:
+    """The real disk."""
+
+    def create(self, path: str) -> OsFile:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        return OsFile(os.open(path, flags, FILE_MODE))
+
+    def open_append(self, path: str) -> OsFile:
+        return OsFile(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+    def open_read(self, path: str) -> OsFile:
+        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def is_dir(self, path: str) -> bool:
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def list_dir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_dirs(self, path: str) -> None:
+        if self.is_dir(path):
+            return
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            self.make_dirs(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, DIRECTORY_MODE)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def reserve(self, path: str, size: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, size)
+            else:
+                os.pwrite(fd, bytes(size), 0)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def lock(self, path: str, owner: str) -> OsLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, owner.encode(), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return OsLock(fd)
+
+
+class OsLock:
+    """A flock on a lock file. The file stays: deleting it would let two holders lock two inodes of one name."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+#: What `OSError.errno` says when there is no room: the disk is full, or the user's quota is.
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
