@@ -1,0 +1,79 @@
+"""How a provider fails, by name, each with its advice: may it be tried again, and after how long (M1).
+
+ModelError
+|- RateLimited       slow down                       retryable
+|- ServerFault       5xx, overloaded                 retryable
+|- NetworkFault      no connection, stall, cut off   retryable
+|- AuthFailed        the key is wrong or missing
+|- QuotaExceeded     the account has no more
+|- ContextOverflow   the request is too long: compact, then one more try (L32)
+|- BadRequest        the provider refuses the request
+`- ModelFault        anything else
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trouper._errors import WorldError
+from trouper.core.messages import Fault
+
+
+class ModelError(WorldError):
+    """A model call failed. Never holds a key: messages come from the provider's body, with known secrets cut out."""
+
+    kind: ClassVar[str] = "other"
+    may_retry: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        status: int | None = None,
+        provider: str | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.status = status
+        self.provider = provider
+        self.retryable = self.may_retry if retryable is None else retryable
+
+    def as_fault(self) -> Fault:
+        return Fault(kind=self.kind, message=self.message, retryable=self.retryable, retry_after_s=self.retry_after_s)
+
+
+class RateLimited(ModelError):
+    kind = "rate_limit"
+    may_retry = True
+
+
+class ServerFault(ModelError):
+    kind = "server"
+    may_retry = True
+
+
+class NetworkFault(ModelError):
+    kind = "network"
+    may_retry = True
+
+
+class AuthFailed(ModelError):
+    kind = "auth"
+
+
+class QuotaExceeded(ModelError):
+    kind = "quota"
+
+
+class ContextOverflow(ModelError):
+    kind = "context_overflow"
+
+
+class BadRequest(ModelError):
+    kind = "bad_request"
+
+
+class ModelFault(ModelError):
+    kind = "other"

@@ -1,0 +1,87 @@
+"""What a model's stream is made of.
+
+A call's pieces carry an index, so that fragments of parallel calls may interleave. Text, thinking and the start of a call are *progress* (L5);
+usage, keep-alives and blank text are not. A stream that ends without `Done` was cut off (L14).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from attrs import frozen
+
+from trouper.core.messages import Json, Opaque, Part, Usage
+
+
+@frozen
+class TextChunk:
+    text: str
+    opaque: Opaque | None = None
+
+
+@frozen
+class ThinkingChunk:
+    """Reasoning. With a signature and no text it emits nothing, but is kept (L4)."""
+
+    text: str = ""
+    signature: str | None = None
+    opaque: Opaque | None = None
+
+
+@frozen
+class CallStart:
+    index: int
+    name: str
+    #: The provider's id of the call, if it gives one.
+    id: str | None = None
+    opaque: Opaque | None = None
+
+
+@frozen
+class CallDelta:
+    """A fragment of the arguments' JSON text."""
+
+    index: int
+    fragment: str
+
+
+@frozen
+class CallEnd:
+    index: int
+    #: The arguments, where the provider sends them parsed; else `None`, and the fragments are parsed (L16).
+    arguments: Json | None = None
+    opaque: Opaque | None = None
+
+
+@frozen
+class PartChunk:
+    """A whole part of another kind: an image, executable code, something newer than this client (M4)."""
+
+    part: Part
+
+
+@frozen
+class UsageChunk:
+    """Cumulative within the call: the last one counts."""
+
+    usage: Usage
+
+
+@frozen
+class KeepAlive:
+    """The connection lives, but nothing was said: does not hold off the idle deadline (L12)."""
+
+
+@frozen
+class Done:
+    """The provider's own end marker."""
+
+    #: end_turn, tool_use, max_tokens, refusal, stop_sequence, pause_turn, or the provider's own word for something newer.
+    stop_reason: str
+    #: Why, where the provider says more (the safety category of a refusal).
+    detail: str | None = None
+
+
+Chunk: TypeAlias = (
+    TextChunk | ThinkingChunk | CallStart | CallDelta | CallEnd | PartChunk | UsageChunk | KeepAlive | Done
+)

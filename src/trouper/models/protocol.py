@@ -1,0 +1,67 @@
+"""What Trouper asks of a model: one method.
+
+    class MyModel:
+        name = "mine:small"
+        context_window = 100_000
+
+        @asynccontextmanager
+        async def stream(self, request):
+            yield self._chunks(request)      # an async iterator of chunks, ending in Done
+
+Opening the context is connecting; errors of `trouper.models` may come from opening and from iterating, and say whether another try makes sense.
+Leaving the context closes the connection, also under cancellation. Retries, deadlines and validation are not a model's business: the model call's actor does them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+from attrs import field, frozen
+
+from trouper.core.messages import Json, Message, ToolSpec
+from trouper.models.chunks import Chunk
+
+#: "auto": as the model likes; "none": no tools; "any": at least one; or the name of the one to call.
+ToolChoice: TypeAlias = Literal["auto", "none", "any"] | str
+
+
+@frozen
+class ModelRequest:
+    """One step's question. Already validated (L22): each call answered, in order."""
+
+    messages: tuple[Message, ...]
+    system: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    #: JSON Schema that the reply's text must follow, for providers that can promise it.
+    response_schema: Mapping[str, Json] | None = None
+    #: Overrides the client's own model name for this request (M6).
+    model: str | None = None
+    #: Whose request this is: for recordings, scripts and logs; never sent.
+    session: str = ""
+    turn: int = 0
+    step: int = 0
+    attempt: int = 1
+    #: "turn", or "compaction" for a summary (L28).
+    purpose: str = "turn"
+    extra: Mapping[str, Json] = field(factory=dict)
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A provider's client, a script, a simulation, or a wrapper around another model."""
+
+    @property
+    def name(self) -> str:
+        """`provider:model`, as events and errors show it."""
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens fit, if known: the base of the compaction trigger (L26)."""
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]: ...
