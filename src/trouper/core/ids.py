@@ -40,7 +40,7 @@ def call_id(turn: int, step: int, index: int) -> CallId:
     return CallId(f"call_{turn}_{step}_{index}")
 
 
-def check_name(name: str, what: str) -> str:
+def check_name(name: object, what: str) -> str:
     """`name` itself if it can be a file name everywhere; else `InvalidName`, saying what is allowed (B22)."""
     if not isinstance(name, str) or not _NAME.match(name) or name in (".", ".."):
         shown = name if not isinstance(name, str) or len(name) <= 40 else name[:40] + "..."
