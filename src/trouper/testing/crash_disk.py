@@ -1,0 +1,619 @@
+"""A disk in memory that forgets, garbles, refuses and stalls: the journal's worst day, repeatable.
+
+It honours what `trouper.journal.disk` promises and not a bit more. Data is safe after `File.sync`, a name after `Disk.sync_dir`;
+until then a crash decides each write and each name by itself, in any combination:
+
+    >>> disk = CrashDisk()
+    >>> file = disk.create("/log")
+    >>> disk.sync_dir("/")
+    >>> file.write(b"safe. ")
+    6
+    >>> file.sync()
+    >>> file.write(b"maybe.")
+    6
+    >>> disk.crash(Fate.DROPPED).read_bytes("/log")
+    b'safe. '
+    >>> disk.crash(Fate.KEPT).read_bytes("/log")
+    b'safe. maybe.'
+    >>> disk.crash(Fate.ZEROED).read_bytes("/log")
+    b'safe. \\x00\\x00\\x00\\x00\\x00\\x00'
+
+`crash` is a power cut; `kill` ends a process and leaves what it wrote, still unsynced, in the kernel's hands. Both return the disk that
+the next process finds. To try every boundary of a program, run it once with `watch` and keep a `fork` before each step; to
+stop a program in mid-run, use `cut_power_before`.
+
+Failures are armed by `fail` (an errno from the nth call on, once or for ever), `shorten` (short writes) and `stall` (a hook that runs
+inside a call), or are states of the disk: `capacity`, `read_only`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import attrs
+
+from trouper.testing._medium import Change, Content, Directory, Fate, Inode, Medium, Named, Written
+
+__all__ = ["CrashDisk", "CrashFile", "CrashLock", "Fate", "Pending", "PowerCut", "Step"]
+
+Operation = Literal[
+    "create", "write", "truncate", "sync", "rename", "unlink", "sync_dir", "make_dirs", "reserve", "lock",
+    "open_append", "open_read", "pread", "size", "exists", "is_dir", "list_dir", "free_bytes",
+]  # fmt: skip
+
+#: Operations that change what a crash may leave, so that "crash before it" is a case of its own.
+CHANGING = frozenset(
+    {"create", "write", "truncate", "sync", "rename", "unlink", "sync_dir", "make_dirs", "reserve", "lock"}
+)
+
+#: The operations that a read-only file system refuses: all that change something, and opening a file in order to.
+_WRITING = (CHANGING | {"open_append"}) - {"sync", "sync_dir"}
+
+
+class PowerCut(BaseException):
+    """The process is no more: every call on its disk raises this.
+
+    Not an `Exception`, because nothing may handle it: a program that is gone does not clean up.
+    """
+
+
+@attrs.frozen
+class Step:
+    """One call that changed the disk, or tried to."""
+
+    number: int
+    operation: str
+    path: str
+    size: int = 0
+
+
+@attrs.frozen
+class Pending:
+    """A change that is not on the medium for certain: its fate is `crash`'s to choose."""
+
+    number: int
+    kind: Literal["write", "resize", "names"]
+    #: For a change of names, each one as `+name` or `-name`; else the path of the file, or "" if it has no name now.
+    path: str
+    offset: int = 0
+    size: int = 0
+
+
+@attrs.define(eq=False)
+class _Armed:
+    """A failure that waits for its call."""
+
+    operation: str
+    path: str
+    skip: int
+    left: int | None
+    error: int | None = None
+    short: int | None = None
+    stall: Callable[[], None] | None = None
+    after: bool = False
+
+    def takes(self, operation: str, path: str) -> bool:
+        if self.left == 0 or self.operation not in ("*", operation) or not fnmatch.fnmatchcase(path, self.path):
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        if self.left is not None:
+            self.left -= 1
+        return True
+
+
+class _Machine:
+    """What the processes of one simulated computer share: the medium, and what is wrong with it."""
+
+    def __init__(self, medium: Medium, capacity: int | None) -> None:
+        self.medium = medium
+        self.capacity = capacity
+        self.read_only = False
+        self.mutex = threading.RLock()
+        self.armed: list[_Armed] = []
+        self.log: list[Step] = []
+        self.cut_before: int | None = None
+        self.off = False
+        self.watcher: Callable[[Step], None] | None = None
+
+    def used(self) -> int:
+        def total(directory: Directory) -> int:
+            return sum(
+                total(inode) if isinstance(inode, Directory) else len(inode.live) for inode in directory.names.values()
+            )
+
+        return total(self.medium.root)
+
+    def free(self) -> int:
+        return 1 << 50 if self.capacity is None else max(0, self.capacity - self.used())
+
+
+class CrashDisk:
+    """A simulated disk, as one process sees it. Implements `trouper.journal.disk.Disk`; safe to call from any thread.
+
+    `capacity` is in bytes of file content; a write takes what fits and then fails with ENOSPC.
+    """
+
+    def __init__(self, *, capacity: int | None = None) -> None:
+        self._machine = _Machine(Medium(), capacity)
+        self._dead = False
+        self._locks: list[CrashLock] = []
+        self._files: list[CrashFile] = []
+
+    # What went on.
+
+    @property
+    def log(self) -> tuple[Step, ...]:
+        """Every changing call so far, in order, failed ones too; `Step.number` counts from 1."""
+        return tuple(self._machine.log)
+
+    @property
+    def steps(self) -> int:
+        """How many changing calls there were: the next one is step `steps + 1`."""
+        return len(self._machine.log)
+
+    @property
+    def open_files(self) -> tuple[str, ...]:
+        """The paths of the files and locks that this process has open, to check that none is left."""
+        return tuple(sorted([file.path for file in self._files] + [lock.path for lock in self._locks]))
+
+    def pending(self) -> tuple[Pending, ...]:
+        """The changes whose fate a crash would decide, oldest first: as many fates can be given to `crash`."""
+        with self._machine.mutex:
+            paths = {id(inode): path for path, inode in self._walk()}
+            return tuple(_describe(change, paths, self._machine.medium) for change in self._machine.medium.unsettled())
+
+    def tree(self) -> dict[str, bytes | None]:
+        """Every path with its content (None for a directory), to compare a disk before and after."""
+        with self._machine.mutex:
+            return {
+                path: bytes(inode.live) if isinstance(inode, Content) else None
+                for path, inode in sorted(self._walk(), key=lambda found: found[0])
+            }
+
+    def read_bytes(self, path: str) -> bytes:
+        """A file's content as a process sees it; no fault applies."""
+        with self._machine.mutex:
+            return bytes(self._content(path).live)
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Make a file hold `data`, synced, as if it had always done so: for tests that damage a file. No fault applies."""
+        with self._machine.mutex:
+            directory, name = self._place(path)
+            inode = directory.names.get(name)
+            if not isinstance(inode, Content):
+                inode = Content()
+                directory.names[name] = directory.medium[name] = inode
+            inode.live, inode.medium, inode.changes = bytearray(data), bytearray(data), []
+
+    # The end of a process, and of a computer's day.
+
+    def kill(self) -> CrashDisk:
+        """End this process: its locks and files are closed, its writes stay as unsynced as they were. Returns the next process's disk."""
+        with self._machine.mutex:
+            self._dead = True
+            for lock in list(self._locks):
+                lock._release()
+            self._files.clear()
+            return self.process()
+
+    def process(self) -> CrashDisk:
+        """The same disk as another process sees it, at the same time: with locks and open files of its own."""
+        other = object.__new__(CrashDisk)
+        other._machine, other._dead, other._locks, other._files = self._machine, False, [], []
+        return other
+
+    def fork(self) -> CrashDisk:
+        """A copy to try things on: the same files, the same pending changes, nobody's locks, no faults."""
+        with self._machine.mutex:
+            return self._on(self._machine.medium.copy())
+
+    def crash(self, fates: Fate | Sequence[Fate] | None = None, *, seed: int = 0) -> CrashDisk:
+        """Cut the power: every process is gone. Returns the disk as the next one finds it.
+
+        `fates` is one fate for all pending changes, or one each in the order of `pending()` (those beyond its end are kept); by
+        default the seed draws each. The seed also decides how a change is garbled or torn. May be called again, with other fates.
+        Names know only kept and dropped: any other fate keeps them.
+        """
+        machine = self._machine
+        with machine.mutex:
+            machine.off = True
+            if fates is None:
+                draw = random.Random(seed)
+                choices = tuple(Fate)
+                return self._on(machine.medium.crashed(lambda _place, _change: draw.choice(choices), seed))
+            if isinstance(fates, Fate):
+                one = fates
+                return self._on(machine.medium.crashed(lambda _place, _change: one, seed))
+            each = fates
+            return self._on(
+                machine.medium.crashed(lambda place, _change: each[place] if place < len(each) else Fate.KEPT, seed)
+            )
+
+    def cut_power_before(self, step: int | None) -> None:
+        """Let the call with this number, and all later ones, raise `PowerCut`; then ask `crash` for what is left."""
+        self._machine.cut_before = step
+
+    def watch(self, watcher: Callable[[Step], None] | None) -> None:
+        """Call `watcher` before each changing call, in the thread that makes it; it may `fork` the disk."""
+        self._machine.watcher = watcher
+
+    # What is wrong with the disk.
+
+    @property
+    def capacity(self) -> int | None:
+        return self._machine.capacity
+
+    @capacity.setter
+    def capacity(self, size: int | None) -> None:
+        self._machine.capacity = size
+
+    def fill(self, *, leaving: int = 0) -> None:
+        """Let the disk be full now, but for `leaving` bytes; set `capacity` to None to make room again."""
+        with self._machine.mutex:
+            self._machine.capacity = self._machine.used() + leaving
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the file system is read-only now: every call that would change it fails with EROFS."""
+        return self._machine.read_only
+
+    @read_only.setter
+    def read_only(self, value: bool) -> None:
+        self._machine.read_only = value
+
+    def fail(
+        self,
+        operation: Operation | Literal["*"],
+        error: int,
+        *,
+        path: str = "*",
+        nth: int = 1,
+        times: int | None = 1,
+        after: bool = False,
+    ) -> None:
+        """Let the `nth` call of `operation` from now on fail with this errno, and the `times - 1` that follow (None: for ever).
+
+        `path` is a pattern as for a shell, where `*` crosses slashes. With `after`, the call does its work and then reports the error.
+        A failed sync leaves what it covered uncertain for ever, as the kernel does.
+        """
+        self._machine.armed.append(_Armed(operation, path, nth - 1, times, error=error, after=after))
+
+    def shorten(self, size: int, *, path: str = "*", nth: int = 1, times: int | None = 1) -> None:
+        """Let the `nth` write from now on take at most `size` bytes."""
+        self._machine.armed.append(_Armed("write", path, nth - 1, times, short=size))
+
+    def stall(
+        self,
+        operation: Operation | Literal["*"],
+        hook: Callable[[], None],
+        *,
+        path: str = "*",
+        nth: int = 1,
+        times: int | None = 1,
+    ) -> None:
+        """Call `hook` inside the `nth` call of `operation`, before it does its work, in the thread that makes it.
+
+        In a trio worker thread `lambda: trio.from_thread.run(trio.sleep, 30)` stalls for 30 s of the run's own clock.
+        """
+        self._machine.armed.append(_Armed(operation, path, nth - 1, times, stall=hook))
+
+    def heal(self) -> None:
+        """Disarm every failure, and be writable again."""
+        self._machine.armed.clear()
+        self._machine.read_only = False
+
+    # The calls of `trouper.journal.disk.Disk`.
+
+    def create(self, path: str) -> CrashFile:
+        with self._call("create", path):
+            directory, name = self._place(path)
+            if name in directory.names:
+                raise _os_error(errno.EEXIST, path)
+            inode = Content()
+            self._machine.medium.move((directory, name, inode))
+            return self._opened(inode, path, writable=True)
+
+    def open_append(self, path: str) -> CrashFile:
+        with self._call("open_append", path):
+            return self._opened(self._content(path), path, writable=True)
+
+    def open_read(self, path: str) -> CrashFile:
+        with self._call("open_read", path):
+            return self._opened(self._content(path), path, writable=False)
+
+    def exists(self, path: str) -> bool:
+        with self._call("exists", path):
+            try:
+                self._inode(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
+
+    def is_dir(self, path: str) -> bool:
+        with self._call("is_dir", path):
+            try:
+                return isinstance(self._inode(path), Directory)
+            except FileNotFoundError:
+                return False
+
+    def list_dir(self, path: str) -> list[str]:
+        with self._call("list_dir", path):
+            return sorted(self._directory(path).names)
+
+    def make_dirs(self, path: str) -> None:
+        with self._call("make_dirs", path):
+            parts = _parts(path)
+            here = self._machine.medium.root
+            for depth, name in enumerate(parts):
+                child = here.names.get(name)
+                if child is None:
+                    child = Directory()
+                    self._machine.medium.move((here, name, child))
+                if not isinstance(child, Directory):
+                    if depth == len(parts) - 1:
+                        return  # As `OsDisk`: the name is taken, and whoever needs a directory looks.
+                    raise _os_error(errno.ENOTDIR, path)
+                here = child
+
+    def rename(self, source: str, target: str) -> None:
+        with self._call("rename", target):
+            old, old_name = self._place(source)
+            new, new_name = self._place(target)
+            inode = old.names.get(old_name)
+            if inode is None:
+                raise _os_error(errno.ENOENT, source, target)
+            there = new.names.get(new_name)
+            if there is inode:
+                return
+            if isinstance(there, Directory) and not isinstance(inode, Directory):
+                raise _os_error(errno.EISDIR, source, target)
+            if isinstance(there, Content) and isinstance(inode, Directory):
+                raise _os_error(errno.ENOTDIR, source, target)
+            if isinstance(there, Directory) and there.names:
+                raise _os_error(errno.ENOTEMPTY, source, target)
+            self._machine.medium.move((old, old_name, None), (new, new_name, inode))
+
+    def unlink(self, path: str) -> None:
+        with self._call("unlink", path):
+            self._content(path)
+            directory, name = self._place(path)
+            self._machine.medium.move((directory, name, None))
+
+    def sync_dir(self, path: str) -> None:
+        with self._call("sync_dir", path, failed=lambda: self._machine.medium.doom_names(self._directory(path))):
+            self._machine.medium.sync_names(self._directory(path))
+
+    def reserve(self, path: str, size: int) -> None:
+        with self._call("reserve", path, size):
+            directory, name = self._place(path)
+            inode = directory.names.get(name)
+            if isinstance(inode, Directory):
+                raise _os_error(errno.EISDIR, path)
+            if inode is None:
+                inode = Content()
+                self._machine.medium.move((directory, name, inode))
+            if size > len(inode.live):
+                if size - len(inode.live) > self._machine.free():
+                    raise _os_error(errno.ENOSPC, path)
+                inode.resize(self._machine.medium.number(), size)
+
+    def free_bytes(self, path: str) -> int:
+        with self._call("free_bytes", path):
+            self._inode(path)
+            return self._machine.free()
+
+    def lock(self, path: str, owner: str) -> CrashLock:
+        with self._call("lock", path):
+            directory, name = self._place(path)
+            inode = directory.names.get(name)
+            if isinstance(inode, Directory):
+                raise _os_error(errno.EISDIR, path)
+            if inode is None:
+                inode = Content()
+                self._machine.medium.move((directory, name, inode))
+            if inode.holder is not None:
+                raise _os_error(errno.EAGAIN, path)
+            data = owner.encode()
+            if len(data) > self._machine.free() + len(inode.live):
+                raise _os_error(errno.ENOSPC, path)
+            inode.resize(self._machine.medium.number(), 0)
+            inode.write(self._machine.medium.number(), 0, data)
+            return CrashLock(self, inode, path)
+
+    # Inside.
+
+    @contextmanager
+    def _call(
+        self, operation: Operation, path: str, size: int = 0, *, failed: Callable[[], object] | None = None
+    ) -> Iterator[_Armed | None]:
+        """Around every call: the power, the log, the faults. The body runs with the machine to itself."""
+        machine = self._machine
+        with machine.mutex:
+            self._check_alive()
+            if operation in CHANGING:
+                step = Step(len(machine.log) + 1, operation, path, size)
+                if machine.cut_before is not None and step.number >= machine.cut_before:
+                    machine.off = True
+                    raise PowerCut(f"the power was cut before step {step.number}: {operation} {path!r}")
+                if machine.watcher is not None:
+                    machine.watcher(step)
+                machine.log.append(step)
+            faults = [armed for armed in machine.armed if armed.takes(operation, path)]
+        for fault in faults:  # Without the mutex: a call that stalls must not stop the others.
+            if fault.stall is not None:
+                fault.stall()
+        error = next((fault for fault in faults if fault.error is not None), None)
+        with machine.mutex:
+            self._check_alive()
+            if machine.read_only and operation in _WRITING:
+                raise _os_error(errno.EROFS, path)
+            if error is None or error.after:
+                yield next((fault for fault in faults if fault.short is not None), None)
+            if error is not None and error.error is not None:
+                if failed is not None and not error.after:
+                    failed()
+                raise _os_error(error.error, path)
+
+    def _check_alive(self) -> None:
+        if self._dead or self._machine.off:
+            raise PowerCut("this process is gone; go on with the disk that kill() or crash() returned")
+
+    def _on(self, medium: Medium) -> CrashDisk:
+        disk = CrashDisk(capacity=self._machine.capacity)
+        disk._machine.medium = medium
+        return disk
+
+    def _opened(self, inode: Content, path: str, *, writable: bool) -> CrashFile:
+        file = CrashFile(self, inode, path, writable=writable)
+        self._files.append(file)
+        return file
+
+    def _inode(self, path: str) -> Inode:
+        here: Inode = self._machine.medium.root
+        for name in _parts(path):
+            if not isinstance(here, Directory):
+                raise _os_error(errno.ENOTDIR, path)
+            if name not in here.names:
+                raise _os_error(errno.ENOENT, path)
+            here = here.names[name]
+        return here
+
+    def _directory(self, path: str) -> Directory:
+        inode = self._inode(path)
+        if not isinstance(inode, Directory):
+            raise _os_error(errno.ENOTDIR, path)
+        return inode
+
+    def _content(self, path: str) -> Content:
+        inode = self._inode(path)
+        if not isinstance(inode, Content):
+            raise _os_error(errno.EISDIR, path)
+        return inode
+
+    def _place(self, path: str) -> tuple[Directory, str]:
+        parent, name = os.path.split(path.rstrip("/"))
+        if not name:
+            raise _os_error(errno.EEXIST, path)
+        return self._directory(parent), name
+
+    def _walk(self) -> Iterator[tuple[str, Inode]]:
+        def under(prefix: str, directory: Directory) -> Iterator[tuple[str, Inode]]:
+            for name, inode in directory.names.items():
+                yield f"{prefix}/{name}", inode
+                if isinstance(inode, Directory):
+                    yield from under(f"{prefix}/{name}", inode)
+
+        return under("", self._machine.medium.root)
+
+
+class CrashFile:
+    """An open file of a `CrashDisk`."""
+
+    def __init__(self, disk: CrashDisk, inode: Content, path: str, *, writable: bool) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = inode
+        self._writable = writable
+        self._closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        given = bytes(data)
+        with self._disk._call("write", self.path, len(given)) as fault:
+            self._check_open(writing=True)
+            machine = self._disk._machine
+            room = machine.free()
+            if given and not room:
+                raise _os_error(errno.ENOSPC, self.path)
+            most = room if fault is None or fault.short is None else min(room, fault.short)
+            taken = given[:most]
+            self._inode.write(machine.medium.number(), len(self._inode.live), taken)
+            return len(taken)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        with self._disk._call("pread", self.path, size):
+            self._check_open()
+            return bytes(self._inode.live[offset : offset + size])
+
+    def size(self) -> int:
+        with self._disk._call("size", self.path):
+            self._check_open()
+            return len(self._inode.live)
+
+    def truncate(self, size: int) -> None:
+        with self._disk._call("truncate", self.path, size):
+            self._check_open(writing=True)
+            self._inode.resize(self._disk._machine.medium.number(), size)
+
+    def sync(self) -> None:
+        with self._disk._call("sync", self.path, failed=self._inode.doom):
+            self._check_open()
+            self._inode.sync()
+
+    def close(self) -> None:
+        """Close it, once or again. Like any process's end, that of this one closes it too, so this never fails."""
+        self._closed = True
+        if self in self._disk._files:
+            self._disk._files.remove(self)
+
+    def _check_open(self, *, writing: bool = False) -> None:
+        if self._closed or (writing and not self._writable):
+            raise _os_error(errno.EBADF, self.path)
+
+
+class CrashLock:
+    """A lock held by a process of a `CrashDisk`, until it closes it or is no more."""
+
+    def __init__(self, disk: CrashDisk, inode: Content, path: str) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = inode
+        inode.holder = self
+        disk._locks.append(self)
+
+    def close(self) -> None:
+        with self._disk._machine.mutex:
+            self._release()
+
+    def _release(self) -> None:
+        if self._inode.holder is self:
+            self._inode.holder = None
+        if self in self._disk._locks:
+            self._disk._locks.remove(self)
+
+
+def _parts(path: str) -> list[str]:
+    if not path.startswith("/"):
+        raise ValueError(f"a path on a CrashDisk is absolute, unlike {path!r}; begin it with a slash")
+    return [name for name in path.split("/") if name]
+
+
+def _os_error(number: int, path: str, target: str | None = None) -> OSError:
+    # `OSError` picks its subclass by the errno, as the kernel's errors do.
+    if target is None:
+        return OSError(number, os.strerror(number), path)
+    return OSError(number, os.strerror(number), path, None, target)
+
+
+def _describe(change: Change, paths: dict[int, str], medium: Medium) -> Pending:
+    if isinstance(change, Named):
+        names = " ".join(
+            f"{'-' if inode is None else '+'}{paths.get(id(directory), '')}/{name}"
+            for directory, name, inode in change.moves
+        )
+        return Pending(change.number, "names", names)
+    for inode in medium.inodes():
+        if isinstance(inode, Content) and any(change is known for known in inode.changes):
+            path = paths.get(id(inode), "")
+            break
+    if isinstance(change, Written):
+        return Pending(change.number, "write", path, change.offset, len(change.data))
+    return Pending(change.number, "resize", path, size=getattr(change, "size", 0))
