@@ -1,0 +1,92 @@
+"""One tool call from request to outcome: its lifecycle, and which calls of a step may run now.
+
+    requested -> running -> ended
+    requested -> asking -> running | ended          (policy: someone has to approve)
+    requested -> held -> ended                      (client-side: the host answers)
+
+A call that spills ends here with a notice to the model; its execution goes on as a task (B2).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from attrs import frozen
+
+from trouper.core.ids import CallId
+from trouper.core.messages import Json, Media, Outcome, ToolAnswer, ToolCall
+
+SideEffect: TypeAlias = Literal["pure", "idempotent", "at_most_once"]
+
+
+class CallPhase(Enum):
+    REQUESTED = "requested"
+    ASKING = "asking"
+    HELD = "held"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@frozen
+class Preparation:
+    """What registry, repair, policy and hooks said of one requested call, before anything ran."""
+
+    verdict: Literal["run", "ask", "hold", "refuse"] = "run"
+    side_effect: SideEffect = "at_most_once"
+    #: Seconds that the turn waits before the call goes on in the background; `None`: it cannot.
+    budget_s: float | None = None
+    timeout_s: float | None = None
+    concurrency_class: str | None = None
+    #: What was repaired in the arguments (L17).
+    notes: tuple[str, ...] = ()
+    #: For "refuse": how it ends, and what the model is told.
+    outcome: Outcome = Outcome.ERROR
+    content: Json = None
+
+
+@frozen
+class Call:
+    """A call of the current step."""
+
+    request: ToolCall
+    preparation: Preparation
+    phase: CallPhase = CallPhase.REQUESTED
+    attempt: int = 0
+    answer: ToolAnswer | None = None
+
+    @property
+    def id(self) -> CallId:
+        return self.request.id
+
+
+def answer(call: ToolCall, outcome: Outcome, content: Json, images: tuple[Media, ...] = ()) -> ToolAnswer:
+    return ToolAnswer(
+        call_id=call.id,
+        name=call.name,
+        outcome=outcome,
+        content=content,
+        images=images,
+        provider_id=call.provider_id,
+    )
+
+
+def startable(calls: tuple[Call, ...], limit: int) -> tuple[Call, ...]:
+    """The requested calls that may start now, in declared order (L8): at most `limit` at once, and within a concurrency class one after the other."""
+    running = 0
+    busy: set[str] = set()
+    ready: list[Call] = []
+    for call in calls:
+        if call.phase is CallPhase.ENDED:
+            continue
+        kind = call.preparation.concurrency_class
+        if call.phase is CallPhase.REQUESTED and call.preparation.verdict == "run":
+            if running < limit and (kind is None or kind not in busy):
+                ready.append(call)
+                running += 1
+        elif call.phase is CallPhase.RUNNING:
+            running += 1
+        # Calls of one class keep their order even while an earlier one still waits for its approval.
+        if kind is not None:
+            busy.add(kind)
+    return tuple(ready)

@@ -1,0 +1,148 @@
+"""The messages that a model is sent, and the one validator that guards every request (L22, I5).
+
+A history is *sound* when it starts with a user's message, every assistant message with calls is followed by the tool message that answers them all
+in order, and no tool message stands anywhere else. Soundness of a longer history follows from that of the shorter one and the new message
+alone, so appending keeps the verdict up to date in constant time, and a request of a long session costs no walk over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import frozen
+
+from trouper.core.messages import Message, Outcome, Text, Thinking, ToolAnswer, ToolCall
+from trouper.core.tokens import estimate_message
+
+LOST_OUTCOME = "No outcome of this call was recorded: it may or may not have done its work."
+
+
+@frozen
+class History:
+    messages: tuple[Message, ...] = ()
+    #: Estimated tokens of all messages.
+    tokens: int = 0
+    #: Holds for all messages but an open end: the last one may still wait for its answers.
+    sound: bool = True
+
+    def append(self, message: Message) -> History:
+        return History(
+            messages=(*self.messages, message),
+            tokens=self.tokens + estimate_message(message),
+            sound=self.sound and _may_follow(self.messages[-1] if self.messages else None, message),
+        )
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> History:
+        history = cls()
+        for message in messages:
+            history = history.append(message)
+        return history
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the last message, which nobody has answered yet."""
+        return self.messages[-1].calls if self.messages and self.messages[-1].role == "assistant" else ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether this can be sent to a model as it is."""
+        return self.sound and bool(self.messages) and not self.open_calls
+
+
+def _may_follow(before: Message | None, message: Message) -> bool:
+    if not message.parts:
+        return False
+    open_calls = before.calls if before is not None and before.role == "assistant" else ()
+    match message.role:
+        case "tool":
+            answers = message.answers
+            return (
+                bool(open_calls)
+                and len(answers) == len(message.parts)
+                and len(answers) == len(open_calls)
+                and all(given.call_id == asked.id for given, asked in zip(answers, open_calls, strict=True))
+            )
+        case "assistant":
+            return before is not None and not open_calls and _sendable(message)
+        case "user":
+            return not open_calls
+
+
+def _sendable(message: Message) -> bool:
+    """Providers refuse an assistant message that holds nothing but thinking."""
+    return any(not isinstance(part, Thinking) for part in message.parts)
+
+
+def problems(messages: Iterable[Message]) -> list[str]:
+    """What a provider would refuse, in words; empty when the messages can be sent."""
+    found: list[str] = []
+    before: Message | None = None
+    seen: set[str] = set()
+    for position, message in enumerate(messages):
+        if not _may_follow(before, message):
+            found.append(f"message {position} ({message.role}) cannot follow {before.role if before else 'nothing'}")
+        for call in message.calls:
+            if call.id in seen:
+                found.append(f"message {position} repeats call id {call.id!r}")
+            seen.add(call.id)
+        before = message
+    if before is None:
+        found.append("there is no message")
+    elif before.role == "assistant" and before.calls:
+        found.append("the last message has calls that nobody answered")
+    return found
+
+
+def repaired(messages: Iterable[Message], outcomes: Mapping[str, ToolAnswer] | None = None) -> tuple[Message, ...]:
+    """The nearest sequence that a provider accepts, from what the journal knows (`outcomes`, by call id); never raises.
+
+    Orphan answers go, missing ones are filled in, empty messages go, two assistant messages in a row become one, and a call whose id was
+    used before is dropped together with its answer.
+    """
+    known = dict(outcomes or {})
+    kept: list[Message] = []
+    used: set[str] = set()
+    queue = list(messages)
+    for position, message in enumerate(queue):
+        match message.role:
+            case "tool":
+                continue  # Taken together with the calls it answers.
+            case "user":
+                if message.parts and not any(isinstance(part, ToolCall | ToolAnswer) for part in message.parts):
+                    kept.append(message)
+            case "assistant":
+                parts = tuple(
+                    part
+                    for part in message.parts
+                    if not isinstance(part, ToolAnswer) and not (isinstance(part, ToolCall) and part.id in used)
+                )
+                message = Message("assistant", parts, message.kind)
+                if not parts or not _sendable(message):
+                    continue
+                used.update(call.id for call in message.calls)
+                if not kept:
+                    kept.append(
+                        Message("user", (Text("(The beginning of this conversation is not available.)"),), "note")
+                    )
+                if kept[-1].role == "assistant":
+                    message = Message("assistant", (*kept.pop().parts, *parts), message.kind)
+                kept.append(message)
+                if message.calls:
+                    following = queue[position + 1] if position + 1 < len(queue) else None
+                    given = {a.call_id: a for a in following.answers} if following and following.role == "tool" else {}
+                    kept.append(
+                        Message(
+                            "tool",
+                            tuple(
+                                _answer_for(call, given.get(call.id) or known.get(call.id)) for call in message.calls
+                            ),
+                        )
+                    )
+    return tuple(kept)
+
+
+def _answer_for(call: ToolCall, given: ToolAnswer | None) -> ToolAnswer:
+    if given is not None:
+        return given
+    return ToolAnswer(call.id, call.name, Outcome.UNKNOWN, LOST_OUTCOME, provider_id=call.provider_id)

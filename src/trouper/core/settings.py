@@ -1,0 +1,100 @@
+"""What a user can set: groups of limits instead of long argument lists. All values, no behaviour.
+
+Durations are seconds. `None` means no limit, except where it says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from attrs import field, frozen
+
+OnRestart: TypeAlias = Literal["end", "resume"]
+
+
+@frozen
+class Budget:
+    """What may be spent: per call (`inline_s`), and per session or runtime (the others). At 80 % a warning, then the turn ends (L25)."""
+
+    #: How long a turn waits for a tool that can go on in the background (B1). 0: not at all.
+    inline_s: float = 0.3
+    tokens: int | None = None
+    steps: int | None = None
+    tool_calls: int | None = None
+    #: Wall time of one turn.
+    wall_s: float | None = None
+
+
+@frozen
+class Deadlines:
+    """How long a model call may keep silent (L12). Keep-alives do not count as speech."""
+
+    connect_s: float = 10.0
+    first_event_s: float = 90.0
+    idle_s: float = 90.0
+    step_s: float | None = 600.0
+
+
+@frozen
+class Retry:
+    """How a fault is tried again: opening (L11), and reconnecting before any progress (L13)."""
+
+    opens: int = 3
+    first_delay_s: float = 1.0
+    max_delay_s: float = 16.0
+    #: Attempts in all for one step, the first one and stalls before progress included.
+    attempts: int = 6
+
+
+@frozen
+class Compaction:
+    """When and how the context is made smaller (L26-L31)."""
+
+    #: Share of the model's window; needs a known window.
+    share: float | None = 0.85
+    #: Absolute number of tokens.
+    threshold: int | None = None
+    #: Overrides what the model says of its window.
+    window: int | None = None
+    keep_pairs: int = 6
+    min_messages: int = 8
+    mask_after_turns: int = 2
+    mask_min_saving: int = 2_000
+
+
+@frozen
+class Limits:
+    """Every bound of a runtime that a user may move."""
+
+    #: Steps a turn; 0 means no cap (L2).
+    max_steps: int = 8
+    #: Calls of one step that run at once (L8).
+    parallel_calls: int = 32
+    parallel_tool_calls: bool = True
+    #: A tool's hard time-out, unless it has its own (B2).
+    tool_timeout_s: float = 120.0
+    #: How long a cancelled tool's shielded clean-up may take before the runtime goes on without it (L21).
+    grace_s: float = 5.0
+    deadlines: Deadlines = field(factory=Deadlines)
+    retry: Retry = field(factory=Retry)
+    compaction: Compaction = field(factory=Compaction)
+    #: Identical call and result this many times in a row: a warning; `loop_end` more: the turn ends (L23).
+    loop_warn: int = 3
+    loop_end: int = 3
+    #: Into the model, per tool result (T9).
+    tool_output_bytes: int = 65_536
+    attachment_bytes: int = 20 * 1024 * 1024
+    #: Text of one prompt.
+    input_chars: int = 4_000_000
+    #: Visible text, thinking and arguments of one reply; more than this ends the step as an error.
+    reply_chars: int = 32_000_000
+    approval_s: float = 3_600.0
+    runs_per_session: int = 5
+    runs_per_runtime: int = 64
+    mailbox: int = 1_024
+    subscriber_events: int = 8_192
+    queued_inputs: int = 64
+    #: What becomes of a turn that was cut off by the end of the process (J12): ended visibly, or run on where it is safe.
+    on_restart: OnRestart = "end"
+    #: A snapshot is written after this many records, and at a clean end (J13).
+    snapshot_every: int = 20_000

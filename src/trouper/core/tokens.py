@@ -1,0 +1,52 @@
+"""Estimating tokens: ASCII/4 rounded up, plus one for every other character; 8 a call, 16 a result (L26).
+
+Rough on purpose. What a provider reports replaces the guess: see `anchored` in `compaction`.
+"""
+
+from __future__ import annotations
+
+from trouper.core.messages import Json, Media, Message, ProviderPart, Text, Thinking, ToolAnswer, ToolCall
+
+CALL_TOKENS = 8
+RESULT_TOKENS = 16
+#: What the common providers count for an image or a page, give or take.
+MEDIA_TOKENS = 1_000
+
+
+def estimate_text(text: str) -> int:
+    if text.isascii():
+        return (len(text) + 3) // 4
+    ascii_count = len(text.encode("ascii", "ignore"))
+    return (ascii_count + 3) // 4 + len(text) - ascii_count
+
+
+def estimate_json(value: Json) -> int:
+    """As if it were written out as JSON, without writing it out."""
+    match value:
+        case str():
+            return estimate_text(value)
+        case dict():
+            return sum(estimate_text(str(key)) + 1 + estimate_json(inner) for key, inner in value.items())
+        case list() | tuple():
+            return sum(1 + estimate_json(inner) for inner in value)
+        case _:
+            return 1
+
+
+def estimate_message(message: Message) -> int:
+    total = 0
+    for part in message.parts:
+        match part:
+            case Text(text=text):
+                total += estimate_text(text)
+            case Thinking(text=text, signature=signature):
+                total += estimate_text(text) + (estimate_text(signature) if signature else 0)
+            case ToolCall(name=name, arguments=arguments):
+                total += CALL_TOKENS + estimate_text(name) + estimate_json(arguments)
+            case ToolAnswer(content=content, images=images):
+                total += RESULT_TOKENS + estimate_json(content) + MEDIA_TOKENS * len(images)
+            case Media():
+                total += MEDIA_TOKENS
+            case ProviderPart(opaque=opaque):
+                total += estimate_json(dict(opaque.data))
+    return total
