@@ -112,7 +112,7 @@ class Floor:
         await session.mail_in.send((text, out))
         parts = []
         async for delta in replies:
-            self.stage.deltas += 1
+            self.stage.heard()
             parts.append(delta)
         return "".join(parts)
 

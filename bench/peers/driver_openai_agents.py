@@ -171,7 +171,7 @@ class OpenAIAgents:
         )
         async for event in run.stream_events():
             if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent):
-                self.stage.deltas += 1
+                self.stage.heard()
         if run.run_loop_exception:
             raise run.run_loop_exception
         if not session.store:

@@ -89,9 +89,9 @@ class PydanticAI:
                 async for event in events:
                     if isinstance(event, PartDeltaEvent):
                         if isinstance(event.delta, TextPartDelta):
-                            self.stage.deltas += 1
+                            self.stage.heard()
                     elif isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-                        self.stage.deltas += 1  # the first delta of a part comes with its start
+                        self.stage.heard()  # the first delta of a part comes with its start
                 session.messages = events.result.all_messages()
                 return str(events.result.output)
         except RunCancelled:
