@@ -6,12 +6,13 @@
     |  |- InvalidName          a profile, scope, key or id outside letters, digits, `-_.`
     |  |- ToolDefinitionError  a tool that cannot be built: duplicate name, unsupported annotation, unmet need
     |  |- ConfigError          a setting that makes no sense, a missing key
-    |  `- ActorGone, MailboxFull, AskTimeout          see trouper.actors
+    |  `- ActorNameTaken, SupervisorClosed, AskDeadlock, AlreadyAnswered   see trouper.actors
     |- WorldError              the world's fault: disk, network, provider; the message says what to do
     |  |- JournalError         the journal cannot be opened, read or written
     |  |  |- JournalNotFound, JournalNotADirectory, JournalUnreadable, JournalTooNew, JournalLocked,
     |  |  |- JournalDamaged, JournalFull, JournalReadOnly, JournalFailed
-    |  `- ModelError           a provider failed; see trouper.models
+    |  |- ModelError           a provider failed; see trouper.models
+    |  `- ActorGone, MailboxFull, AskTimeout, AskLost, ActorFailed           the other actor; see trouper.actors
     `- InternalError           our fault: please report it
 
 An error names its subject with `!r`, ends in the remedy, and carries its facts as attributes. What is meant for the *model* to read
