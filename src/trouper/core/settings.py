@@ -5,9 +5,12 @@ Durations are seconds. `None` means no limit, except where it says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from attrs import field, frozen
+
+from trouper.core.messages import Json
 
 OnRestart: TypeAlias = Literal["end", "resume"]
 
@@ -98,3 +101,23 @@ class Limits:
     on_restart: OnRestart = "end"
     #: A snapshot is written after this many records, and at a clean end (J13).
     snapshot_every: int = 20_000
+
+
+@frozen
+class TurnOptions:
+    """What one turn runs with: fixed at its start, and recorded with it, so that a replay needs no settings."""
+
+    max_steps: int = 8
+    parallel_calls: int = 32
+    #: Tokens that fit into the model, if known.
+    window: int | None = None
+    compaction: Compaction = field(factory=Compaction)
+    loop_warn: int = 3
+    loop_end: int = 3
+    wall_s: float | None = None
+    #: What the whole session may spend, all turns counted.
+    token_cap: int | None = None
+    step_cap: int | None = None
+    call_cap: int | None = None
+    #: JSON Schema that the final text must follow.
+    schema: Mapping[str, Json] | None = None

@@ -1,0 +1,190 @@
+"""What a session can be asked to do, and what its children bring back. Time and ids come along; the core reaches for neither."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from attrs import frozen
+
+from trouper.core.calls import Preparation
+from trouper.core.ids import CallId
+from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, Outcome, Usage
+from trouper.core.settings import Compaction, TurnOptions
+
+
+@frozen
+class OpenSession:
+    session: str
+    at: float
+    system: str | None = None
+    parent: str | None = None
+
+
+@frozen
+class Configure:
+    system: str | None
+
+
+@frozen
+class Submit:
+    """Input from a user. While a turn runs it steers (L10) if `steer`, and is refused if not."""
+
+    text: str
+    at: float
+    options: TurnOptions
+    attachments: tuple[Media, ...] = ()
+    kind: Kind = "normal"
+    steer: bool = False
+    queue_max: int = 64
+
+
+@frozen
+class NoteRetry:
+    turn: int
+    step: int
+    attempt: int
+    fault: Fault
+    delay_s: float
+
+
+@frozen
+class NoteProgress:
+    turn: int
+    step: int
+    text: str = ""
+    thinking: str = ""
+
+
+@frozen
+class DeliverReply:
+    turn: int
+    step: int
+    message: Message
+    stop_reason: str
+    at: float
+    usage: Usage = NO_USAGE
+    detail: str | None = None
+    preparations: tuple[Preparation, ...] = ()
+    cuts: tuple[int, ...] = ()
+    mismatch: str | None = None
+    #: When an approval that is asked for now lapses.
+    approval_s: float = 3_600.0
+
+
+@frozen
+class DeliverFault:
+    turn: int
+    step: int
+    fault: Fault
+    at: float
+    partial: Message | None = None
+    usage: Usage = NO_USAGE
+
+
+@frozen
+class DeliverSummary:
+    """What became of a compaction's model call: a summary, or why there is none."""
+
+    split: int
+    at: float
+    text: str | None = None
+    usage: Usage = NO_USAGE
+    fault: Fault | None = None
+
+
+@frozen
+class DeliverResult:
+    call: CallId
+    outcome: Outcome
+    at: float
+    content: Json = None
+    images: tuple[Media, ...] = ()
+    latency_ms: float | None = None
+    full_output: str | None = None
+    internal: str | None = None
+
+
+@frozen
+class Approve:
+    call: CallId
+    at: float
+    by: str = ""
+    always: bool = False
+
+
+@frozen
+class Deny:
+    call: CallId
+    at: float
+    reason: str = ""
+
+
+@frozen
+class CancelCall:
+    call: CallId
+    at: float
+    reason: str = ""
+
+
+@frozen
+class Interrupt:
+    at: float
+    reason: str = ""
+    #: Only if this turn is still the one that runs.
+    turn: int | None = None
+    #: What the model had said of an unfinished reply.
+    partial: Message | None = None
+
+
+@frozen
+class EndTurn:
+    """The world ends a turn for a reason that the core cannot see: its time is up, or the runtime's budget is spent."""
+
+    turn: int
+    stop_reason: str
+    at: float
+    fault: Fault | None = None
+    partial: Message | None = None
+
+
+@frozen
+class Compact:
+    at: float
+    compaction: Compaction
+    window: int | None = None
+
+
+@frozen
+class Recover:
+    """First command after a restart: close what the dead process left open (J12)."""
+
+    at: float
+    resume: bool = False
+
+
+@frozen
+class Close:
+    at: float
+    reason: str = ""
+    partial: Message | None = None
+
+
+TurnCommand: TypeAlias = (
+    OpenSession
+    | Configure
+    | Submit
+    | NoteRetry
+    | NoteProgress
+    | DeliverReply
+    | DeliverFault
+    | DeliverSummary
+    | DeliverResult
+    | Approve
+    | Deny
+    | CancelCall
+    | Interrupt
+    | EndTurn
+    | Compact
+    | Recover
+    | Close
+)

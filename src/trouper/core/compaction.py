@@ -1,0 +1,111 @@
+"""Making a context smaller: when, where to cut, what to mask, what to say (L26-L35). Pure; the summary itself comes from a model."""
+
+from __future__ import annotations
+
+import attrs
+
+from trouper.core.history import History
+from trouper.core.messages import Message, Text, ToolAnswer
+from trouper.core.settings import Compaction
+from trouper.core.tokens import estimate_json, estimate_text
+
+SUMMARY_OPEN = "<conversation-summary>"
+SUMMARY_CLOSE = "</conversation-summary>"
+DROPPED_NOTE = "(The oldest part of this conversation was left out to make room; no summary of it could be made.)"
+MASK_NOTE = "(An old result of {size} characters was left out to make room. Call the tool again if it is needed.)"
+_MASK_TOKENS = estimate_text(MASK_NOTE) + 2
+
+HAND_OVER_PROMPT = """\
+Stop here and write a hand-over: the conversation above is about to be replaced by what you write now, and you will go on from it alone.
+Say in plain text, without calling any tool:
+- what the user wants, in their own terms, and every constraint they gave;
+- what has been done so far, and what came out of it, with exact names, file paths, ids and numbers;
+- which decisions were made, and why;
+- what is still open, and the next steps in order.
+If the conversation starts with an earlier hand-over, carry over what still holds; yours replaces it. Leave out what no longer matters."""
+
+
+def limit(policy: Compaction, window: int | None) -> int | None:
+    """The number of tokens past which a history is compacted; `None` when compaction is off (L26)."""
+    known = policy.window if policy.window is not None else window
+    by_share = int(known * policy.share) if known is not None and policy.share is not None else None
+    caps = [cap for cap in (by_share, policy.threshold) if cap is not None]
+    return min(caps) if caps else None
+
+
+def anchored(history: History, reported: int | None, estimated_then: int) -> int:
+    """The best guess at the tokens of `history`: what the provider last reported, plus our estimate of what came since."""
+    if reported is None:
+        return history.tokens
+    return max(0, reported + history.tokens - estimated_then)
+
+
+def pick_split(messages: tuple[Message, ...], keep_pairs: int, min_messages: int) -> int:
+    """How many leading messages to fold away; 0: none.
+
+    The last `keep_pairs` pairs stay. A cut before a tool message would orphan its answers, so it moves earlier, which keeps more.
+    """
+    if len(messages) < min_messages:
+        return 0
+    split = len(messages) - 2 * keep_pairs
+    while split > 0 and messages[split].role == "tool":
+        split -= 1
+    return max(0, split)
+
+
+def forced_split(messages: tuple[Message, ...], keep_pairs: int) -> int:
+    """As `pick_split`, for a history that must shrink whatever it costs: keeps fewer and fewer pairs, but at least the last user's message on."""
+    for pairs in range(keep_pairs, 0, -1):
+        if split := pick_split(messages, pairs, 2):
+            return split
+    split = len(messages) - 1
+    while split > 0 and messages[split].role == "tool":
+        split -= 1
+    return max(0, split)
+
+
+def mask_boundary(messages: tuple[Message, ...], turns: int) -> int:
+    """Where the last `turns` user turns begin: tool results before that are old."""
+    seen = 0
+    for position in range(len(messages) - 1, -1, -1):
+        if messages[position].role == "user" and messages[position].kind != "note":
+            seen += 1
+            if seen == turns:
+                return position
+    return 0
+
+
+def mask(messages: tuple[Message, ...], before: int) -> tuple[tuple[Message, ...], int]:
+    """The messages with the tool results before a position replaced by a note, and how many tokens that saves."""
+    saved = 0
+    masked: list[Message] = []
+    for message in messages[:before]:
+        if message.role != "tool":
+            masked.append(message)
+            continue
+        answers: list[ToolAnswer] = []
+        for part in message.answers:
+            gain = estimate_json(part.content) - _MASK_TOKENS
+            if gain > 0:
+                saved += gain
+                size = len(part.content) if isinstance(part.content, str) else 4 * estimate_json(part.content)
+                part = attrs.evolve(part, content=MASK_NOTE.format(size=size), images=())
+            answers.append(part)
+        masked.append(Message("tool", tuple(answers), message.kind))
+    return (*masked, *messages[before:]), saved
+
+
+def summary_message(text: str) -> Message:
+    """One tagged synthetic user message (L30)."""
+    return Message("user", (Text(f"{SUMMARY_OPEN}\n{text.strip()}\n{SUMMARY_CLOSE}"),), "summary")
+
+
+def dropped_message(messages: tuple[Message, ...]) -> Message:
+    """What stands for turns that were dropped without a summary; an earlier summary among them is carried over."""
+    earlier = next((m.text for m in reversed(messages) if m.kind == "summary"), None)
+    text = DROPPED_NOTE if earlier is None else f"{earlier}\n{DROPPED_NOTE}"
+    return Message("user", (Text(text),), "summary" if earlier else "note")
+
+
+def installed(history: History, split: int, summary: Message) -> History:
+    return History.of((summary, *history.messages[split:]))

@@ -1,0 +1,558 @@
+"""A session's state, how each event changes it, and what the world still owes it.
+
+The whole lifecycle is `TRANSITIONS`: which event takes which phase to which. What is not in the table cannot happen; `evolve` refuses it loudly, because a
+state that took an illegal step is worth nothing. Deciding *which* events follow from a command is the business of `decisions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeAlias
+
+import attrs
+from attrs import field, frozen
+
+from trouper._errors import InternalError
+from trouper.core import compaction
+from trouper.core.calls import Call, CallPhase, answer
+from trouper.core.events import (
+    ApprovalGiven,
+    ApprovalRequested,
+    ArgumentsRepaired,
+    BudgetWarned,
+    CallEnded,
+    CallHeld,
+    CallStarted,
+    CallWasLate,
+    CompactionEnded,
+    CompactionStarted,
+    HistoryMasked,
+    InputReceived,
+    InputsTaken,
+    LoopWarned,
+    ModelFailed,
+    ModelProgressed,
+    ModelReplied,
+    ModelRetried,
+    OutputMismatched,
+    RecoveryNoted,
+    SessionClosed,
+    SessionConfigured,
+    SessionOpened,
+    StepStarted,
+    ToolsSettled,
+    TurnEnded,
+    TurnEvent,
+    TurnStarted,
+)
+from trouper.core.history import History
+from trouper.core.ids import CallId
+from trouper.core.lifecycle import Table, move
+from trouper.core.messages import NO_USAGE, Fault, Json, Message, Part, Text, Thinking, Usage
+from trouper.core.settings import TurnOptions
+
+
+class Phase(Enum):
+    NEW = "new"
+    IDLE = "idle"
+    #: Within a turn, between two steps: only inside a decision, never while waiting.
+    PREPARING = "preparing"
+    THINKING = "thinking"
+    ACTING = "acting"
+    #: A turn waits for its context to be made smaller.
+    COMPACTING = "compacting"
+    #: The same without a turn, because a user asked for it.
+    TIDYING = "tidying"
+    CLOSED = "closed"
+
+
+_P = Phase
+_ANY = (_P.IDLE, _P.PREPARING, _P.THINKING, _P.ACTING, _P.COMPACTING, _P.TIDYING)
+_IN_TURN = (_P.PREPARING, _P.THINKING, _P.ACTING, _P.COMPACTING)
+
+
+def _stay(*phases: Phase) -> dict[Phase, Phase]:
+    return {phase: phase for phase in phases}
+
+
+_MOVES: Mapping[type[TurnEvent], Mapping[Phase, Phase]] = {
+    SessionOpened: {_P.NEW: _P.IDLE},
+    SessionConfigured: _stay(*_ANY),
+    InputReceived: _stay(*_ANY),
+    TurnStarted: {_P.IDLE: _P.PREPARING},
+    InputsTaken: _stay(_P.PREPARING),
+    BudgetWarned: _stay(_P.PREPARING),
+    HistoryMasked: _stay(_P.PREPARING, _P.IDLE),
+    CompactionStarted: {_P.PREPARING: _P.COMPACTING, _P.IDLE: _P.TIDYING},
+    CompactionEnded: {_P.COMPACTING: _P.PREPARING, _P.TIDYING: _P.IDLE},
+    StepStarted: {_P.PREPARING: _P.THINKING},
+    ModelRetried: _stay(_P.THINKING),
+    ModelProgressed: _stay(_P.THINKING),
+    ModelReplied: {_P.THINKING: _P.PREPARING},
+    ModelFailed: {_P.THINKING: _P.PREPARING},
+    ArgumentsRepaired: _stay(_P.PREPARING),
+    ApprovalRequested: {_P.PREPARING: _P.ACTING, _P.ACTING: _P.ACTING},
+    ApprovalGiven: _stay(_P.ACTING),
+    CallHeld: {_P.PREPARING: _P.ACTING, _P.ACTING: _P.ACTING},
+    CallStarted: {_P.PREPARING: _P.ACTING, _P.ACTING: _P.ACTING},
+    CallEnded: {_P.PREPARING: _P.ACTING, _P.ACTING: _P.ACTING},
+    CallWasLate: _stay(*_ANY),
+    ToolsSettled: {_P.ACTING: _P.PREPARING},
+    LoopWarned: _stay(_P.PREPARING),
+    OutputMismatched: _stay(_P.PREPARING),
+    TurnEnded: dict.fromkeys(_IN_TURN, _P.IDLE),
+    RecoveryNoted: _stay(*_ANY),
+    SessionClosed: dict.fromkeys((_P.IDLE,), _P.CLOSED),
+}
+
+#: The lifecycle of a session, whole. What is not listed cannot happen.
+TRANSITIONS: Table[Phase] = {
+    (before, event): after for event, moves in _MOVES.items() for before, after in moves.items()
+}
+
+
+@frozen
+class Input:
+    """A user's message that no turn has taken in yet."""
+
+    message: Message
+
+
+@frozen
+class Spent:
+    """What a session has used so far, all turns together (L24, L25)."""
+
+    usage: Usage = NO_USAGE
+    #: The part of `usage` that went into summaries.
+    compaction: Usage = NO_USAGE
+    steps: int = 0
+    tool_calls: int = 0
+
+
+@frozen
+class Turn:
+    """The turn that runs."""
+
+    number: int
+    started_at: float
+    options: TurnOptions
+    deadline_at: float | None = None
+    step: int = 0
+    #: How often a model was asked in this turn: a step that is tried again after a compaction asks twice.
+    asks: int = 0
+    calls: tuple[Call, ...] = ()
+    usage: Usage = NO_USAGE
+    compaction: Usage = NO_USAGE
+    #: The last reply's visible text.
+    text: str = ""
+    #: Seen of the reply that is under way, as far as the journal knows.
+    draft_text: str = ""
+    draft_thinking: str = ""
+    #: The last step's calls and results, and how often they came in a row (L23).
+    fingerprint: tuple[tuple[str, Json, Json], ...] = ()
+    repeats: int = 0
+    #: The context was compacted because the provider refused it; a second refusal is final (L32).
+    forced: bool = False
+    #: The model was told that its output does not follow the schema; a second miss is final.
+    corrected: bool = False
+
+
+@frozen
+class EndedTurn:
+    """What became of the last turn."""
+
+    number: int
+    stop_reason: str
+    text: str
+    usage: Usage
+    steps: int
+    fault: Fault | None = None
+    detail: str | None = None
+    compaction: Usage = NO_USAGE
+
+
+@frozen
+class State:
+    session: str = ""
+    phase: Phase = Phase.NEW
+    system: str | None = None
+    history: History = field(factory=History)
+    queue: tuple[Input, ...] = ()
+    #: How many turns were started.
+    turns: int = 0
+    turn: Turn | None = None
+    last: EndedTurn | None = None
+    spent: Spent = field(factory=Spent)
+    #: Caps of which 80 % are spent, and the user was told.
+    warned: tuple[str, ...] = ()
+    #: Tools that a user has approved once and for all (T4).
+    always: tuple[str, ...] = ()
+    #: Input tokens that the provider last reported, and our own estimate of the same history (L26).
+    reported: int | None = None
+    estimated_then: int = 0
+    #: The compaction under way.
+    compacting: CompactionStarted | None = None
+    #: When each approval that is asked for lapses.
+    approvals: tuple[tuple[CallId, float], ...] = ()
+
+    @property
+    def in_turn(self) -> Turn:
+        if self.turn is None:
+            raise InternalError(
+                f"session {self.session!r} has no turn in phase {self.phase.value!r}; please report this"
+            )
+        return self.turn
+
+    @property
+    def tokens(self) -> int:
+        """The best guess at what the history costs to send."""
+        return compaction.anchored(self.history, self.reported, self.estimated_then)
+
+
+def evolve(state: State, event: TurnEvent) -> State:
+    """The state after one event. Total over the table; raises `InternalError` for a move that the table does not have."""
+    return _EVOLVERS[type(event)](state, event, move(TRANSITIONS, state.phase, event))
+
+
+def _opened(state: State, event: SessionOpened, phase: Phase) -> State:
+    return attrs.evolve(state, session=event.session, phase=phase, system=event.system)
+
+
+def _configured(state: State, event: SessionConfigured, phase: Phase) -> State:
+    return attrs.evolve(state, phase=phase, system=event.system)
+
+
+def _received(state: State, event: InputReceived, phase: Phase) -> State:
+    parts: tuple[Part, ...] = event.attachments
+    if event.text or not parts:
+        parts = (Text(event.text), *parts)
+    return attrs.evolve(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))))
+
+
+def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
+    turn = Turn(number=event.turn, started_at=event.at, options=event.options, deadline_at=event.deadline_at)
+    return attrs.evolve(_with_queue_taken(state), phase=phase, turns=event.turn, turn=turn)
+
+
+def _inputs_taken(state: State, event: InputsTaken, phase: Phase) -> State:
+    # New words from the user are progress: whatever repeated before starts anew.
+    return attrs.evolve(_with_queue_taken(state), phase=phase, turn=attrs.evolve(state.in_turn, repeats=0))
+
+
+def _with_queue_taken(state: State) -> State:
+    history = state.history
+    for waiting in state.queue:
+        history = history.append(waiting.message)
+    return attrs.evolve(state, history=history, queue=())
+
+
+def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
+    turn = state.in_turn
+    spent = state.spent if event.step == turn.step else attrs.evolve(state.spent, steps=state.spent.steps + 1)
+    turn = attrs.evolve(turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="")
+    return attrs.evolve(state, phase=phase, turn=turn, spent=spent)
+
+
+def _progressed(state: State, event: ModelProgressed, phase: Phase) -> State:
+    turn = state.in_turn
+    turn = attrs.evolve(
+        turn, draft_text=turn.draft_text + event.text, draft_thinking=turn.draft_thinking + event.thinking
+    )
+    return attrs.evolve(state, phase=phase, turn=turn)
+
+
+def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
+    turn = state.in_turn
+    calls = event.message.calls
+    reported, then = state.reported, state.estimated_then
+    if event.usage.input is not None:
+        # What was sent is the history before this reply.
+        reported, then = event.usage.input, state.history.tokens
+    history = state.history.append(event.message) if _worth_keeping(event.message) else state.history
+    turn = attrs.evolve(
+        turn,
+        usage=turn.usage + event.usage,
+        text=event.message.text,
+        calls=tuple(Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)),
+        draft_text="",
+        draft_thinking="",
+    )
+    spent = attrs.evolve(
+        state.spent, usage=state.spent.usage + event.usage, tool_calls=state.spent.tool_calls + len(calls)
+    )
+    return attrs.evolve(
+        state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then
+    )
+
+
+def _failed(state: State, event: ModelFailed, phase: Phase) -> State:
+    turn = state.in_turn
+    text = event.partial.text if event.partial is not None else ""
+    turn = attrs.evolve(turn, usage=turn.usage + event.usage, text=text or turn.text, draft_text="", draft_thinking="")
+    spent = attrs.evolve(state.spent, usage=state.spent.usage + event.usage)
+    return attrs.evolve(state, phase=phase, turn=turn, spent=spent, history=_with_partial(state.history, event.partial))
+
+
+def _approval_requested(state: State, event: ApprovalRequested, phase: Phase) -> State:
+    state = _with_call(state, event.call, phase, CallPhase.ASKING)
+    return attrs.evolve(state, approvals=(*state.approvals, (event.call, event.expires_at)))
+
+
+def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
+    turn = state.in_turn
+    changed = tuple(
+        attrs.evolve(call, phase=CallPhase.REQUESTED, preparation=attrs.evolve(call.preparation, verdict="run"))
+        if call.id == event.call
+        else call
+        for call in turn.calls
+    )
+    always = state.always
+    if event.always:
+        name = next(call.request.name for call in turn.calls if call.id == event.call)
+        always = tuple(sorted({*always, name}))
+    return attrs.evolve(
+        state,
+        phase=phase,
+        turn=attrs.evolve(turn, calls=changed),
+        always=always,
+        approvals=tuple(pair for pair in state.approvals if pair[0] != event.call),
+    )
+
+
+def _held(state: State, event: CallHeld, phase: Phase) -> State:
+    return _with_call(state, event.call, phase, CallPhase.HELD)
+
+
+def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
+    turn = state.in_turn
+    calls = tuple(
+        Call(call.request, call.preparation, CallPhase.RUNNING, event.attempt)
+        if call.request.id == event.call
+        else call
+        for call in turn.calls
+    )
+    return attrs.evolve(state, phase=phase, turn=attrs.evolve(turn, calls=calls))
+
+
+def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
+    turn = state.in_turn
+    calls = tuple(
+        Call(
+            call.request,
+            call.preparation,
+            CallPhase.ENDED,
+            call.attempt,
+            answer(call.request, event.outcome, event.content, event.images),
+        )
+        if call.request.id == event.call
+        else call
+        for call in turn.calls
+    )
+    approvals = state.approvals
+    if approvals:
+        approvals = tuple(pair for pair in approvals if pair[0] != event.call)
+    return attrs.evolve(state, phase=phase, turn=attrs.evolve(turn, calls=calls), approvals=approvals)
+
+
+def _with_call(state: State, call_id: CallId, phase: Phase, call_phase: CallPhase) -> State:
+    turn = state.in_turn
+    calls = tuple(attrs.evolve(call, phase=call_phase) if call.id == call_id else call for call in turn.calls)
+    return attrs.evolve(state, phase=phase, turn=attrs.evolve(turn, calls=calls))
+
+
+def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
+    turn = state.in_turn
+    answers = tuple(call.answer for call in turn.calls if call.answer is not None)
+    if len(answers) != len(turn.calls):
+        raise InternalError(f"tools of turn {turn.number} settled with calls still open; please report this journal")
+    fingerprint = tuple(
+        (call.request.name, call.request.arguments, given.content)
+        for call, given in zip(turn.calls, answers, strict=True)
+    )
+    repeats = turn.repeats + 1 if fingerprint == turn.fingerprint else 1
+    turn = attrs.evolve(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
+    return attrs.evolve(state, phase=phase, turn=turn, history=state.history.append(Message("tool", answers)))
+
+
+def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:
+    text = (
+        f"(Note: the same tool call has now given the same result {event.repeats} times in a row. Repeating it will not help: "
+        "use what you have, try something else, or tell the user what is in the way.)"
+    )
+    return attrs.evolve(state, phase=phase, history=state.history.append(Message("user", (Text(text),), "note")))
+
+
+def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
+    text = (
+        f"(Your reply does not follow the required JSON Schema: {event.problem}\n"
+        "Reply again with nothing but JSON that follows it.)"
+    )
+    return attrs.evolve(
+        state,
+        phase=phase,
+        history=state.history.append(Message("user", (Text(text),), "note")),
+        turn=attrs.evolve(state.in_turn, corrected=True),
+    )
+
+
+def _budget_warned(state: State, event: BudgetWarned, phase: Phase) -> State:
+    return attrs.evolve(state, phase=phase, warned=(*state.warned, event.what))
+
+
+def _masked(state: State, event: HistoryMasked, phase: Phase) -> State:
+    messages, saved = compaction.mask(state.history.messages, event.before)
+    history = attrs.evolve(state.history, messages=messages, tokens=state.history.tokens - saved)
+    return attrs.evolve(state, phase=phase, history=history)
+
+
+def _compaction_started(state: State, event: CompactionStarted, phase: Phase) -> State:
+    turn = state.turn
+    if turn is not None and event.forced:
+        turn = attrs.evolve(turn, forced=True)
+    return attrs.evolve(state, phase=phase, compacting=event, turn=turn)
+
+
+def _compaction_ended(state: State, event: CompactionEnded, phase: Phase) -> State:
+    turn = state.turn
+    if turn is not None:
+        turn = attrs.evolve(turn, usage=turn.usage + event.usage, compaction=turn.compaction + event.usage)
+    spent = attrs.evolve(
+        state.spent, usage=state.spent.usage + event.usage, compaction=state.spent.compaction + event.usage
+    )
+    state = attrs.evolve(state, phase=phase, compacting=None, turn=turn, spent=spent)
+    if event.summary is None:
+        return state
+    history = compaction.installed(state.history, event.split, event.summary)
+    return attrs.evolve(state, history=history, reported=None, estimated_then=0)
+
+
+def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
+    turn = state.in_turn
+    text = event.partial.text if event.partial is not None else ""
+    last = EndedTurn(
+        number=turn.number,
+        stop_reason=event.stop_reason,
+        text=text or turn.text,
+        usage=turn.usage,
+        steps=turn.step,
+        fault=event.fault,
+        detail=event.detail,
+        compaction=turn.compaction,
+    )
+    return attrs.evolve(
+        state,
+        phase=phase,
+        turn=None,
+        compacting=None,
+        last=last,
+        approvals=(),
+        history=_with_partial(state.history, event.partial),
+    )
+
+
+def _closed(state: State, event: SessionClosed, phase: Phase) -> State:
+    return attrs.evolve(state, phase=phase, queue=())
+
+
+def _unchanged(state: State, event: TurnEvent, phase: Phase) -> State:
+    return state
+
+
+_EVOLVERS: Mapping[type[TurnEvent], Callable[[State, Any, Phase], State]] = {
+    SessionOpened: _opened,
+    SessionConfigured: _configured,
+    InputReceived: _received,
+    TurnStarted: _turn_started,
+    InputsTaken: _inputs_taken,
+    StepStarted: _step_started,
+    ModelRetried: _unchanged,
+    ModelProgressed: _progressed,
+    ModelReplied: _replied,
+    ModelFailed: _failed,
+    ArgumentsRepaired: _unchanged,
+    ApprovalRequested: _approval_requested,
+    ApprovalGiven: _approval_given,
+    CallHeld: _held,
+    CallStarted: _call_started,
+    CallEnded: _call_ended,
+    CallWasLate: _unchanged,
+    ToolsSettled: _settled,
+    LoopWarned: _loop_warned,
+    OutputMismatched: _mismatched,
+    BudgetWarned: _budget_warned,
+    HistoryMasked: _masked,
+    CompactionStarted: _compaction_started,
+    CompactionEnded: _compaction_ended,
+    TurnEnded: _turn_ended,
+    RecoveryNoted: _unchanged,
+    SessionClosed: _closed,
+}
+
+
+def _worth_keeping(message: Message) -> bool:
+    """Providers refuse a reply that holds nothing, or nothing but thinking; the journal has it all the same."""
+    return any(
+        not isinstance(part, Thinking) and not (isinstance(part, Text) and not part.text) for part in message.parts
+    )
+
+
+def _with_partial(history: History, partial: Message | None) -> History:
+    if partial is None or history.open_calls or not _worth_keeping(partial):
+        return history
+    return history.append(partial)
+
+
+# --- what the world owes ---
+
+
+@frozen
+class CallModel:
+    turn: int
+    step: int
+
+
+@frozen
+class Summarise:
+    split: int
+
+
+@frozen
+class RunCall:
+    call: Call
+
+
+@frozen
+class AwaitApproval:
+    call: CallId
+    expires_at: float
+
+
+@frozen
+class AwaitDeadline:
+    turn: int
+    at: float
+
+
+Work: TypeAlias = CallModel | Summarise | RunCall | AwaitApproval | AwaitDeadline
+WorkKey: TypeAlias = tuple[str, ...] | tuple[str, int] | tuple[str, int, int] | tuple[str, str] | tuple[str, str, int]
+
+
+def outstanding(state: State) -> dict[WorkKey, Work]:
+    """The work that this state waits for. Live actors run it; a replay only reads it. Keys tell one piece of work from its successor."""
+    work: dict[WorkKey, Work] = {}
+    turn = state.turn
+    if turn is not None:
+        if state.phase is Phase.THINKING:
+            work["model", turn.number, turn.asks] = CallModel(turn.number, turn.step)
+        elif state.phase is Phase.ACTING:
+            for call in turn.calls:
+                if call.phase is CallPhase.RUNNING:
+                    work["call", call.request.id, call.attempt] = RunCall(call)
+        if turn.deadline_at is not None:
+            work["deadline", turn.number] = AwaitDeadline(turn.number, turn.deadline_at)
+    if state.compacting is not None:
+        work["summary", state.turns, state.compacting.split] = Summarise(state.compacting.split)
+    for call_id, expires_at in state.approvals:
+        work["approval", call_id] = AwaitApproval(call_id, expires_at)
+    return work
