@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
 from trouper.core.history import History
 from trouper.core.messages import Message, Text, ToolAnswer
 from trouper.core.settings import Compaction
 from trouper.core.tokens import estimate_json, estimate_text
+from trouper.core.values import changed
 
 SUMMARY_OPEN = "<conversation-summary>"
 SUMMARY_CLOSE = "</conversation-summary>"
@@ -89,7 +88,7 @@ def mask(messages: tuple[Message, ...], before: int) -> tuple[tuple[Message, ...
             if gain > 0:
                 saved += gain
                 size = len(part.content) if isinstance(part.content, str) else 4 * estimate_json(part.content)
-                part = attrs.evolve(part, content=MASK_NOTE.format(size=size), images=())
+                part = changed(part, content=MASK_NOTE.format(size=size), images=())
             answers.append(part)
         masked.append(Message("tool", tuple(answers), message.kind))
     return (*masked, *messages[before:]), saved

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
-import attrs
 from attrs import field, frozen
 
 from trouper._errors import InternalError
@@ -51,6 +50,7 @@ from trouper.core.ids import CallId
 from trouper.core.lifecycle import Table, move
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Part, Text, Thinking, Usage
 from trouper.core.settings import TurnOptions
+from trouper.core.values import changed
 
 
 class Phase(Enum):
@@ -216,50 +216,48 @@ def evolve(state: State, event: TurnEvent) -> State:
 
 
 def _opened(state: State, event: SessionOpened, phase: Phase) -> State:
-    return attrs.evolve(state, session=event.session, phase=phase, system=event.system)
+    return changed(state, session=event.session, phase=phase, system=event.system)
 
 
 def _configured(state: State, event: SessionConfigured, phase: Phase) -> State:
-    return attrs.evolve(state, phase=phase, system=event.system)
+    return changed(state, phase=phase, system=event.system)
 
 
 def _received(state: State, event: InputReceived, phase: Phase) -> State:
     parts: tuple[Part, ...] = event.attachments
     if event.text or not parts:
         parts = (Text(event.text), *parts)
-    return attrs.evolve(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))))
+    return changed(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))))
 
 
 def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
     turn = Turn(number=event.turn, started_at=event.at, options=event.options, deadline_at=event.deadline_at)
-    return attrs.evolve(_with_queue_taken(state), phase=phase, turns=event.turn, turn=turn)
+    return changed(_with_queue_taken(state), phase=phase, turns=event.turn, turn=turn)
 
 
 def _inputs_taken(state: State, event: InputsTaken, phase: Phase) -> State:
     # New words from the user are progress: whatever repeated before starts anew.
-    return attrs.evolve(_with_queue_taken(state), phase=phase, turn=attrs.evolve(state.in_turn, repeats=0))
+    return changed(_with_queue_taken(state), phase=phase, turn=changed(state.in_turn, repeats=0))
 
 
 def _with_queue_taken(state: State) -> State:
     history = state.history
     for waiting in state.queue:
         history = history.append(waiting.message)
-    return attrs.evolve(state, history=history, queue=())
+    return changed(state, history=history, queue=())
 
 
 def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
     turn = state.in_turn
-    spent = state.spent if event.step == turn.step else attrs.evolve(state.spent, steps=state.spent.steps + 1)
-    turn = attrs.evolve(turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="")
-    return attrs.evolve(state, phase=phase, turn=turn, spent=spent)
+    spent = state.spent if event.step == turn.step else changed(state.spent, steps=state.spent.steps + 1)
+    turn = changed(turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="")
+    return changed(state, phase=phase, turn=turn, spent=spent)
 
 
 def _progressed(state: State, event: ModelProgressed, phase: Phase) -> State:
     turn = state.in_turn
-    turn = attrs.evolve(
-        turn, draft_text=turn.draft_text + event.text, draft_thinking=turn.draft_thinking + event.thinking
-    )
-    return attrs.evolve(state, phase=phase, turn=turn)
+    turn = changed(turn, draft_text=turn.draft_text + event.text, draft_thinking=turn.draft_thinking + event.thinking)
+    return changed(state, phase=phase, turn=turn)
 
 
 def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
@@ -270,7 +268,7 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
         # What was sent is the history before this reply.
         reported, then = event.usage.input, state.history.tokens
     history = state.history.append(event.message) if _worth_keeping(event.message) else state.history
-    turn = attrs.evolve(
+    turn = changed(
         turn,
         usage=turn.usage + event.usage,
         text=event.message.text,
@@ -278,31 +276,27 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
         draft_text="",
         draft_thinking="",
     )
-    spent = attrs.evolve(
-        state.spent, usage=state.spent.usage + event.usage, tool_calls=state.spent.tool_calls + len(calls)
-    )
-    return attrs.evolve(
-        state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then
-    )
+    spent = changed(state.spent, usage=state.spent.usage + event.usage, tool_calls=state.spent.tool_calls + len(calls))
+    return changed(state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then)
 
 
 def _failed(state: State, event: ModelFailed, phase: Phase) -> State:
     turn = state.in_turn
     text = event.partial.text if event.partial is not None else ""
-    turn = attrs.evolve(turn, usage=turn.usage + event.usage, text=text or turn.text, draft_text="", draft_thinking="")
-    spent = attrs.evolve(state.spent, usage=state.spent.usage + event.usage)
-    return attrs.evolve(state, phase=phase, turn=turn, spent=spent, history=_with_partial(state.history, event.partial))
+    turn = changed(turn, usage=turn.usage + event.usage, text=text or turn.text, draft_text="", draft_thinking="")
+    spent = changed(state.spent, usage=state.spent.usage + event.usage)
+    return changed(state, phase=phase, turn=turn, spent=spent, history=_with_partial(state.history, event.partial))
 
 
 def _approval_requested(state: State, event: ApprovalRequested, phase: Phase) -> State:
     state = _with_call(state, event.call, phase, CallPhase.ASKING)
-    return attrs.evolve(state, approvals=(*state.approvals, (event.call, event.expires_at)))
+    return changed(state, approvals=(*state.approvals, (event.call, event.expires_at)))
 
 
 def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
     turn = state.in_turn
-    changed = tuple(
-        attrs.evolve(call, phase=CallPhase.REQUESTED, preparation=attrs.evolve(call.preparation, verdict="run"))
+    calls = tuple(
+        changed(call, phase=CallPhase.REQUESTED, preparation=changed(call.preparation, verdict="run"))
         if call.id == event.call
         else call
         for call in turn.calls
@@ -311,10 +305,10 @@ def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
     if event.always:
         name = next(call.request.name for call in turn.calls if call.id == event.call)
         always = tuple(sorted({*always, name}))
-    return attrs.evolve(
+    return changed(
         state,
         phase=phase,
-        turn=attrs.evolve(turn, calls=changed),
+        turn=changed(turn, calls=calls),
         always=always,
         approvals=tuple(pair for pair in state.approvals if pair[0] != event.call),
     )
@@ -332,7 +326,7 @@ def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
         else call
         for call in turn.calls
     )
-    return attrs.evolve(state, phase=phase, turn=attrs.evolve(turn, calls=calls))
+    return changed(state, phase=phase, turn=changed(turn, calls=calls))
 
 
 def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
@@ -352,13 +346,13 @@ def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
     approvals = state.approvals
     if approvals:
         approvals = tuple(pair for pair in approvals if pair[0] != event.call)
-    return attrs.evolve(state, phase=phase, turn=attrs.evolve(turn, calls=calls), approvals=approvals)
+    return changed(state, phase=phase, turn=changed(turn, calls=calls), approvals=approvals)
 
 
 def _with_call(state: State, call_id: CallId, phase: Phase, call_phase: CallPhase) -> State:
     turn = state.in_turn
-    calls = tuple(attrs.evolve(call, phase=call_phase) if call.id == call_id else call for call in turn.calls)
-    return attrs.evolve(state, phase=phase, turn=attrs.evolve(turn, calls=calls))
+    calls = tuple(changed(call, phase=call_phase) if call.id == call_id else call for call in turn.calls)
+    return changed(state, phase=phase, turn=changed(turn, calls=calls))
 
 
 def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
@@ -371,8 +365,8 @@ def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
         for call, given in zip(turn.calls, answers, strict=True)
     )
     repeats = turn.repeats + 1 if fingerprint == turn.fingerprint else 1
-    turn = attrs.evolve(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
-    return attrs.evolve(state, phase=phase, turn=turn, history=state.history.append(Message("tool", answers)))
+    turn = changed(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
+    return changed(state, phase=phase, turn=turn, history=state.history.append(Message("tool", answers)))
 
 
 def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:
@@ -380,7 +374,7 @@ def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:
         f"(Note: the same tool call has now given the same result {event.repeats} times in a row. Repeating it will not help: "
         "use what you have, try something else, or tell the user what is in the way.)"
     )
-    return attrs.evolve(state, phase=phase, history=state.history.append(Message("user", (Text(text),), "note")))
+    return changed(state, phase=phase, history=state.history.append(Message("user", (Text(text),), "note")))
 
 
 def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
@@ -388,43 +382,41 @@ def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
         f"(Your reply does not follow the required JSON Schema: {event.problem}\n"
         "Reply again with nothing but JSON that follows it.)"
     )
-    return attrs.evolve(
+    return changed(
         state,
         phase=phase,
         history=state.history.append(Message("user", (Text(text),), "note")),
-        turn=attrs.evolve(state.in_turn, corrected=True),
+        turn=changed(state.in_turn, corrected=True),
     )
 
 
 def _budget_warned(state: State, event: BudgetWarned, phase: Phase) -> State:
-    return attrs.evolve(state, phase=phase, warned=(*state.warned, event.what))
+    return changed(state, phase=phase, warned=(*state.warned, event.what))
 
 
 def _masked(state: State, event: HistoryMasked, phase: Phase) -> State:
     messages, saved = compaction.mask(state.history.messages, event.before)
-    history = attrs.evolve(state.history, messages=messages, tokens=state.history.tokens - saved)
-    return attrs.evolve(state, phase=phase, history=history)
+    history = changed(state.history, messages=messages, tokens=state.history.tokens - saved)
+    return changed(state, phase=phase, history=history)
 
 
 def _compaction_started(state: State, event: CompactionStarted, phase: Phase) -> State:
     turn = state.turn
     if turn is not None and event.forced:
-        turn = attrs.evolve(turn, forced=True)
-    return attrs.evolve(state, phase=phase, compacting=event, turn=turn)
+        turn = changed(turn, forced=True)
+    return changed(state, phase=phase, compacting=event, turn=turn)
 
 
 def _compaction_ended(state: State, event: CompactionEnded, phase: Phase) -> State:
     turn = state.turn
     if turn is not None:
-        turn = attrs.evolve(turn, usage=turn.usage + event.usage, compaction=turn.compaction + event.usage)
-    spent = attrs.evolve(
-        state.spent, usage=state.spent.usage + event.usage, compaction=state.spent.compaction + event.usage
-    )
-    state = attrs.evolve(state, phase=phase, compacting=None, turn=turn, spent=spent)
+        turn = changed(turn, usage=turn.usage + event.usage, compaction=turn.compaction + event.usage)
+    spent = changed(state.spent, usage=state.spent.usage + event.usage, compaction=state.spent.compaction + event.usage)
+    state = changed(state, phase=phase, compacting=None, turn=turn, spent=spent)
     if event.summary is None:
         return state
     history = compaction.installed(state.history, event.split, event.summary)
-    return attrs.evolve(state, history=history, reported=None, estimated_then=0)
+    return changed(state, history=history, reported=None, estimated_then=0)
 
 
 def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
@@ -440,7 +432,7 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         detail=event.detail,
         compaction=turn.compaction,
     )
-    return attrs.evolve(
+    return changed(
         state,
         phase=phase,
         turn=None,
@@ -452,7 +444,7 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
 
 
 def _closed(state: State, event: SessionClosed, phase: Phase) -> State:
-    return attrs.evolve(state, phase=phase, queue=())
+    return changed(state, phase=phase, queue=())
 
 
 def _unchanged(state: State, event: TurnEvent, phase: Phase) -> State:

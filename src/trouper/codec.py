@@ -1,0 +1,349 @@
+"""Records to bytes and back; versions and upcasters.
+
+A record is one decision: the command that caused it and the events that followed, in one line of the journal, so that they are durable together
+or not at all. Its JSON, compact and ASCII:
+
+    {"v":1,"type":"DeliverReply","id":"support:7:2","session":"support","n":7,"epoch":2,"at":1700000000.25,
+     "body":{"cause":{...},"events":[{"type":"ModelReplied",...},{"type":"TurnEnded",...}]}}
+
+Fields that have their default value are left out. Of the command only those fields are written that its first event does not repeat under the same
+name: a reply's text stands in the journal once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+import attrs
+import orjson
+from attrs import frozen
+from cattrs import Converter
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+
+from trouper._errors import WorldError
+from trouper.core import commands, events
+from trouper.core.messages import Json, Part
+
+VERSION = 1
+
+
+class UndecodableRecord(WorldError):
+    """A record that this version cannot read: of a newer format, or not written by Trouper."""
+
+
+@frozen
+class Record:
+    """One decision of one session."""
+
+    session: str
+    #: Position in the session, contiguous from 0.
+    n: int
+    epoch: int
+    #: Wall time, seconds since the epoch. Order is by sequence, never by this.
+    at: float
+    cause: Any
+    events: tuple[Any, ...]
+    #: Position in the journal; 0 while it has none.
+    seq: int = 0
+
+    @property
+    def id(self) -> str:
+        return f"{self.session}:{self.n}:{self.epoch}"
+
+
+# --- values to JSON-able ones: cattrs, with tags where a union has to be told apart ---
+
+_converter = Converter(detailed_validation=False)
+
+
+def _generate_unstructure(cls: type) -> Callable[[Any], dict[str, Any]]:
+    return make_dict_unstructure_fn(cls, _converter, _cattrs_omit_if_default=True)
+
+
+def _generate_structure(cls: type) -> Callable[[Any, Any], Any]:
+    return make_dict_structure_fn(cls, _converter, _cattrs_detailed_validation=False)
+
+
+_converter.register_unstructure_hook_factory(attrs.has, _generate_unstructure)
+_converter.register_structure_hook_factory(attrs.has, _generate_structure)
+
+
+def _register_tagged(union: Any, tag: str) -> None:
+    """Members of `union` carry their class's name under `tag`."""
+    members: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(union)}
+    writers: dict[type, Callable[[Any], dict[str, Any]]] = {}
+    readers: dict[str, Callable[[Any, Any], Any]] = {}
+
+    def unstructure(value: Any) -> dict[str, Any]:
+        cls = type(value)
+        writer = writers.get(cls)
+        if writer is None:
+            writer = writers[cls] = _converter.get_unstructure_hook(cls)
+        return {tag: cls.__name__, **writer(value)}
+
+    def structure(value: Mapping[str, Any], _: Any) -> Any:
+        name = value[tag]
+        reader = readers.get(name)
+        if reader is None:
+            if name not in members:
+                raise UndecodableRecord(
+                    f"a part of kind {name!r} is unknown; a newer Trouper wrote this journal: upgrade to read it"
+                )
+            reader = readers[name] = _converter.get_structure_hook(members[name])
+        return reader(value, members[name])
+
+    _converter.register_unstructure_hook(union, unstructure)
+    _converter.register_structure_hook(union, structure)
+
+
+_register_tagged(Part, "part")
+
+_EVENTS: dict[str, type] = {}
+_COMMANDS: dict[str, type] = {}
+
+
+def register(known_events: Iterable[type], known_commands: Iterable[type]) -> None:
+    """Make classes known by name. Names are the format: two classes may not share one."""
+    for table, classes in ((_EVENTS, known_events), (_COMMANDS, known_commands)):
+        for cls in classes:
+            if table.setdefault(cls.__name__, cls) is not cls:
+                raise ValueError(f"two classes are called {cls.__name__!r} in the journal; rename one")
+
+
+def members(union: Any) -> tuple[type, ...]:
+    """The classes of a union; a class alone counts as a union of one."""
+    return typing.get_args(union) if isinstance(union, types.UnionType) else (union,)
+
+
+register(members(events.TurnEvent), members(commands.TurnCommand))
+
+_event_writers: dict[type, Callable[[Any], dict[str, Any]]] = {}
+_event_readers: dict[str, tuple[Callable[[Any, Any], Any], type]] = {}
+
+
+def event_to_json(event: Any) -> dict[str, Json]:
+    cls = type(event)
+    writer = _event_writers.get(cls)
+    if writer is None:
+        writer = _event_writers[cls] = _converter.get_unstructure_hook(cls)
+    return {"type": cls.__name__, **writer(event)}
+
+
+def event_from_json(value: Mapping[str, Json]) -> Any:
+    name = value["type"]
+    found = _event_readers.get(name)
+    if found is None:
+        cls = _EVENTS.get(name)
+        if cls is None:
+            raise UndecodableRecord(
+                f"an event of type {name!r} is unknown; a newer Trouper wrote this journal: upgrade to read it"
+            )
+        found = _event_readers[name] = (_converter.get_structure_hook(cls), cls)
+    return found[0](value, found[1])
+
+
+def to_json(value: Any) -> Any:
+    """Any value of the core as plain JSON-able data (snapshots, projections)."""
+    return _converter.unstructure(value)
+
+
+def from_json(value: Any, cls: Any) -> Any:
+    return _converter.structure(value, cls)
+
+
+# --- the cause: what the first event does not repeat ---
+
+_NOTHING = object()
+
+
+@frozen
+class _CauseField:
+    name: str
+    #: Whether the first event has a field of this name.
+    repeated: bool
+    default: Any
+    write: Callable[[Any], Any]
+
+
+_cause_plans: dict[tuple[type, type], tuple[_CauseField, ...]] = {}
+
+
+def _cause_plan(command: type, first: type) -> tuple[_CauseField, ...]:
+    plan = _cause_plans.get((command, first))
+    if plan is None:
+        there = {f.name for f in attrs.fields(first)}
+        hints = typing.get_type_hints(command)
+        plan = _cause_plans[command, first] = tuple(
+            _CauseField(
+                f.name,
+                f.name in there,
+                f.default.factory() if isinstance(f.default, attrs.Factory) else f.default,  # type: ignore[arg-type]
+                _converter.get_unstructure_hook(hints[f.name]),
+            )
+            for f in attrs.fields(command)
+        )
+    return plan
+
+
+def _cause_to_json(command: Any, first: Any) -> dict[str, Json]:
+    written: dict[str, Json] = {}
+    for known in _cause_plan(type(command), type(first)):
+        value = getattr(command, known.name)
+        if known.repeated:
+            other = getattr(first, known.name)
+            if value is other or (
+                type(value) in (int, float, bool, str) and value == other and type(value) is type(other)
+            ):
+                continue
+        elif value is known.default or value == known.default:
+            continue
+        written[known.name] = known.write(value)
+    return written
+
+
+def _cause_from_json(name: str, value: Mapping[str, Json], first: Any) -> Any:
+    cls = _COMMANDS.get(name)
+    if cls is None:
+        raise UndecodableRecord(
+            f"a command of type {name!r} is unknown; a newer Trouper wrote this journal: upgrade to read it"
+        )
+    hints = typing.get_type_hints(cls)
+    given: dict[str, Any] = {}
+    for known in _cause_plan(cls, type(first)):
+        if known.name in value:
+            given[known.name] = _converter.structure(value[known.name], hints[known.name])
+        elif known.repeated:
+            given[known.name] = getattr(first, known.name)
+    return cls(**given)
+
+
+# --- lines ---
+
+
+def encode(record: Record) -> tuple[bytes, bytes]:
+    """Head and body of the record's JSON: an object without its closing brace, and the value of its `body`."""
+    cause = record.cause
+    head = (
+        f'{{"v":{VERSION},"type":"{type(cause).__name__}","id":"{record.id}","session":"{record.session}",'
+        f'"n":{record.n},"epoch":{record.epoch},"at":{record.at!r}'
+    )
+    body = {
+        "cause": _cause_to_json(cause, record.events[0]),
+        "events": [event_to_json(event) for event in record.events],
+    }
+    return head.encode("ascii"), dumps(body)
+
+
+def decode(payload: bytes, seq: int = 0) -> Record:
+    """The record that a line's JSON holds; older versions are brought up to this one first."""
+    value = loads(payload)
+    try:
+        value = upcast(value)
+        body = value["body"]
+        decoded = tuple(event_from_json(event) for event in body["events"])
+        cause = _cause_from_json(value["type"], body["cause"], decoded[0])
+        return Record(value["session"], value["n"], value["epoch"], value["at"], cause, decoded, seq)
+    except UndecodableRecord:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UndecodableRecord(f"record {seq} is not one that Trouper writes: {error!r}", seq=seq) from error
+
+
+def decode_events(payload: bytes, seq: int = 0) -> tuple[str, int, tuple[Any, ...]]:
+    """Session, position and events of a record, without its cause: all that a fold needs."""
+    value = loads(payload)
+    try:
+        if value["v"] != VERSION:
+            value = upcast(value)
+        return value["session"], value["n"], tuple([event_from_json(event) for event in value["body"]["events"]])
+    except UndecodableRecord:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UndecodableRecord(f"record {seq} is not one that Trouper writes: {error!r}", seq=seq) from error
+
+
+#: From each older version to the next, pure: takes a record's JSON, returns it in the newer form. One is added with every change of format.
+UPCASTERS: dict[int, Callable[[dict[str, Json]], dict[str, Json]]] = {}
+
+
+def upcast(
+    value: dict[str, Json], upcasters: Mapping[int, Callable[[dict[str, Json]], dict[str, Json]]] | None = None
+) -> Any:
+    known = UPCASTERS if upcasters is None else upcasters
+    version = value["v"]
+    while version != VERSION:
+        step = known.get(version)
+        if step is None:
+            raise UndecodableRecord(
+                f"this record has format version {version}; this Trouper reads version {VERSION}"
+                f"{' and older ones' if known else ''}: {'upgrade' if version > VERSION else 'use an older release'} to read it",
+                version=version,
+            )
+        value = step(value)
+        version = value["v"]
+    return value
+
+
+# --- JSON ---
+
+_LONG_INTEGER = re.compile(rb"\d{19}")
+_NOT_ASCII = re.compile("[^\x00-\x7f]")
+
+
+def dumps(value: Any) -> bytes:
+    """Compact ASCII JSON. NaN and infinities become null, lone surrogates U+FFFD: nothing that is said can fail to be written."""
+    try:
+        data = orjson.dumps(value, default=_plain)
+    except (TypeError, orjson.JSONEncodeError):
+        return json.dumps(_sanitised(value), separators=(",", ":"), allow_nan=False).encode("ascii")
+    return data if data.isascii() else _NOT_ASCII.sub(_escaped, data.decode()).encode("ascii")
+
+
+def loads(data: bytes) -> Any:
+    """As `json.loads`, but fast. Integers past 64 bits keep every digit."""
+    try:
+        return json.loads(data) if _LONG_INTEGER.search(data) else orjson.loads(data)
+    except ValueError as error:
+        raise UndecodableRecord(f"not JSON: {error}") from error
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _sanitised(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case bool() | int() | None:
+            return value
+        case float():
+            return value if value == value and value not in (float("inf"), float("-inf")) else None
+        case Mapping():
+            return {_sanitised(str(key)): _sanitised(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_sanitised(inner) for inner in value]
+        case Enum():
+            return value.value
+        case _:
+            return str(value)
