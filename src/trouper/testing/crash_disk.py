@@ -29,49 +29,18 @@ inside a call), or are states of the disk: `capacity`, `read_only`.
 from __future__ import annotations
 
 import errno
-import fnmatch
 import os
 import random
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import attrs
 
+from trouper.testing._machine import Armed, Machine, Operation, PowerCut, Step, os_error
 from trouper.testing._medium import Change, Content, Directory, Fate, Inode, Medium, Named, Written
 
 __all__ = ["CrashDisk", "CrashFile", "CrashLock", "Fate", "Pending", "PowerCut", "Step"]
-
-Operation = Literal[
-    "create", "write", "truncate", "sync", "rename", "unlink", "sync_dir", "make_dirs", "reserve", "lock",
-    "open_append", "open_read", "pread", "size", "exists", "is_dir", "list_dir", "free_bytes",
-]  # fmt: skip
-
-#: Operations that change what a crash may leave, so that "crash before it" is a case of its own.
-CHANGING = frozenset(
-    {"create", "write", "truncate", "sync", "rename", "unlink", "sync_dir", "make_dirs", "reserve", "lock"}
-)
-
-#: The operations that a read-only file system refuses: all that change something, and opening a file in order to.
-_WRITING = (CHANGING | {"open_append"}) - {"sync", "sync_dir"}
-
-
-class PowerCut(BaseException):
-    """The process is no more: every call on its disk raises this.
-
-    Not an `Exception`, because nothing may handle it: a program that is gone does not clean up.
-    """
-
-
-@attrs.frozen
-class Step:
-    """One call that changed the disk, or tried to."""
-
-    number: int
-    operation: str
-    path: str
-    size: int = 0
 
 
 @attrs.frozen
@@ -86,56 +55,6 @@ class Pending:
     size: int = 0
 
 
-@attrs.define(eq=False)
-class _Armed:
-    """A failure that waits for its call."""
-
-    operation: str
-    path: str
-    skip: int
-    left: int | None
-    error: int | None = None
-    short: int | None = None
-    stall: Callable[[], None] | None = None
-    after: bool = False
-
-    def takes(self, operation: str, path: str) -> bool:
-        if self.left == 0 or self.operation not in ("*", operation) or not fnmatch.fnmatchcase(path, self.path):
-            return False
-        if self.skip:
-            self.skip -= 1
-            return False
-        if self.left is not None:
-            self.left -= 1
-        return True
-
-
-class _Machine:
-    """What the processes of one simulated computer share: the medium, and what is wrong with it."""
-
-    def __init__(self, medium: Medium, capacity: int | None) -> None:
-        self.medium = medium
-        self.capacity = capacity
-        self.read_only = False
-        self.mutex = threading.RLock()
-        self.armed: list[_Armed] = []
-        self.log: list[Step] = []
-        self.cut_before: int | None = None
-        self.off = False
-        self.watcher: Callable[[Step], None] | None = None
-
-    def used(self) -> int:
-        def total(directory: Directory) -> int:
-            return sum(
-                total(inode) if isinstance(inode, Directory) else len(inode.live) for inode in directory.names.values()
-            )
-
-        return total(self.medium.root)
-
-    def free(self) -> int:
-        return 1 << 50 if self.capacity is None else max(0, self.capacity - self.used())
-
-
 class CrashDisk:
     """A simulated disk, as one process sees it. Implements `trouper.journal.disk.Disk`; safe to call from any thread.
 
@@ -143,7 +62,7 @@ class CrashDisk:
     """
 
     def __init__(self, *, capacity: int | None = None) -> None:
-        self._machine = _Machine(Medium(), capacity)
+        self._machine = Machine(Medium(), capacity)
         self._dead = False
         self._locks: list[CrashLock] = []
         self._files: list[CrashFile] = []
@@ -285,11 +204,11 @@ class CrashDisk:
         `path` is a pattern as for a shell, where `*` crosses slashes. With `after`, the call does its work and then reports the error.
         A failed sync leaves what it covered uncertain for ever, as the kernel does.
         """
-        self._machine.armed.append(_Armed(operation, path, nth - 1, times, error=error, after=after))
+        self._machine.armed.append(Armed(operation, path, nth - 1, times, error=error, after=after))
 
     def shorten(self, size: int, *, path: str = "*", nth: int = 1, times: int | None = 1) -> None:
         """Let the `nth` write from now on take at most `size` bytes."""
-        self._machine.armed.append(_Armed("write", path, nth - 1, times, short=size))
+        self._machine.armed.append(Armed("write", path, nth - 1, times, short=size))
 
     def stall(
         self,
@@ -304,7 +223,7 @@ class CrashDisk:
 
         In a trio worker thread `lambda: trio.from_thread.run(trio.sleep, 30)` stalls for 30 s of the run's own clock.
         """
-        self._machine.armed.append(_Armed(operation, path, nth - 1, times, stall=hook))
+        self._machine.armed.append(Armed(operation, path, nth - 1, times, stall=hook))
 
     def heal(self) -> None:
         """Disarm every failure, and be writable again."""
@@ -317,7 +236,7 @@ class CrashDisk:
         with self._call("create", path):
             directory, name = self._place(path)
             if name in directory.names:
-                raise _os_error(errno.EEXIST, path)
+                raise os_error(errno.EEXIST, path)
             inode = Content()
             self._machine.medium.move((directory, name, inode))
             return self._opened(inode, path, writable=True)
@@ -361,7 +280,7 @@ class CrashDisk:
                 if not isinstance(child, Directory):
                     if depth == len(parts) - 1:
                         return  # As `OsDisk`: the name is taken, and whoever needs a directory looks.
-                    raise _os_error(errno.ENOTDIR, path)
+                    raise os_error(errno.ENOTDIR, path)
                 here = child
 
     def rename(self, source: str, target: str) -> None:
@@ -370,16 +289,16 @@ class CrashDisk:
             new, new_name = self._place(target)
             inode = old.names.get(old_name)
             if inode is None:
-                raise _os_error(errno.ENOENT, source, target)
+                raise os_error(errno.ENOENT, source, target)
             there = new.names.get(new_name)
             if there is inode:
                 return
             if isinstance(there, Directory) and not isinstance(inode, Directory):
-                raise _os_error(errno.EISDIR, source, target)
+                raise os_error(errno.EISDIR, source, target)
             if isinstance(there, Content) and isinstance(inode, Directory):
-                raise _os_error(errno.ENOTDIR, source, target)
+                raise os_error(errno.ENOTDIR, source, target)
             if isinstance(there, Directory) and there.names:
-                raise _os_error(errno.ENOTEMPTY, source, target)
+                raise os_error(errno.ENOTEMPTY, source, target)
             self._machine.medium.move((old, old_name, None), (new, new_name, inode))
 
     def unlink(self, path: str) -> None:
@@ -397,13 +316,13 @@ class CrashDisk:
             directory, name = self._place(path)
             inode = directory.names.get(name)
             if isinstance(inode, Directory):
-                raise _os_error(errno.EISDIR, path)
+                raise os_error(errno.EISDIR, path)
             if inode is None:
                 inode = Content()
                 self._machine.medium.move((directory, name, inode))
             if size > len(inode.live):
                 if size - len(inode.live) > self._machine.free():
-                    raise _os_error(errno.ENOSPC, path)
+                    raise os_error(errno.ENOSPC, path)
                 inode.resize(self._machine.medium.number(), size)
 
     def free_bytes(self, path: str) -> int:
@@ -416,52 +335,25 @@ class CrashDisk:
             directory, name = self._place(path)
             inode = directory.names.get(name)
             if isinstance(inode, Directory):
-                raise _os_error(errno.EISDIR, path)
+                raise os_error(errno.EISDIR, path)
             if inode is None:
                 inode = Content()
                 self._machine.medium.move((directory, name, inode))
             if inode.holder is not None:
-                raise _os_error(errno.EAGAIN, path)
+                raise os_error(errno.EAGAIN, path)
             data = owner.encode()
             if len(data) > self._machine.free() + len(inode.live):
-                raise _os_error(errno.ENOSPC, path)
+                raise os_error(errno.ENOSPC, path)
             inode.resize(self._machine.medium.number(), 0)
             inode.write(self._machine.medium.number(), 0, data)
             return CrashLock(self, inode, path)
 
     # Inside.
 
-    @contextmanager
     def _call(
         self, operation: Operation, path: str, size: int = 0, *, failed: Callable[[], object] | None = None
-    ) -> Iterator[_Armed | None]:
-        """Around every call: the power, the log, the faults. The body runs with the machine to itself."""
-        machine = self._machine
-        with machine.mutex:
-            self._check_alive()
-            if operation in CHANGING:
-                step = Step(len(machine.log) + 1, operation, path, size)
-                if machine.cut_before is not None and step.number >= machine.cut_before:
-                    machine.off = True
-                    raise PowerCut(f"the power was cut before step {step.number}: {operation} {path!r}")
-                if machine.watcher is not None:
-                    machine.watcher(step)
-                machine.log.append(step)
-            faults = [armed for armed in machine.armed if armed.takes(operation, path)]
-        for fault in faults:  # Without the mutex: a call that stalls must not stop the others.
-            if fault.stall is not None:
-                fault.stall()
-        error = next((fault for fault in faults if fault.error is not None), None)
-        with machine.mutex:
-            self._check_alive()
-            if machine.read_only and operation in _WRITING:
-                raise _os_error(errno.EROFS, path)
-            if error is None or error.after:
-                yield next((fault for fault in faults if fault.short is not None), None)
-            if error is not None and error.error is not None:
-                if failed is not None and not error.after:
-                    failed()
-                raise _os_error(error.error, path)
+    ) -> AbstractContextManager[Armed | None]:
+        return self._machine.call(self._check_alive, operation, path, size, failed=failed)
 
     def _check_alive(self) -> None:
         if self._dead or self._machine.off:
@@ -481,28 +373,28 @@ class CrashDisk:
         here: Inode = self._machine.medium.root
         for name in _parts(path):
             if not isinstance(here, Directory):
-                raise _os_error(errno.ENOTDIR, path)
+                raise os_error(errno.ENOTDIR, path)
             if name not in here.names:
-                raise _os_error(errno.ENOENT, path)
+                raise os_error(errno.ENOENT, path)
             here = here.names[name]
         return here
 
     def _directory(self, path: str) -> Directory:
         inode = self._inode(path)
         if not isinstance(inode, Directory):
-            raise _os_error(errno.ENOTDIR, path)
+            raise os_error(errno.ENOTDIR, path)
         return inode
 
     def _content(self, path: str) -> Content:
         inode = self._inode(path)
         if not isinstance(inode, Content):
-            raise _os_error(errno.EISDIR, path)
+            raise os_error(errno.EISDIR, path)
         return inode
 
     def _place(self, path: str) -> tuple[Directory, str]:
         parent, name = os.path.split(path.rstrip("/"))
         if not name:
-            raise _os_error(errno.EEXIST, path)
+            raise os_error(errno.EEXIST, path)
         return self._directory(parent), name
 
     def _walk(self) -> Iterator[tuple[str, Inode]]:
@@ -532,7 +424,7 @@ class CrashFile:
             machine = self._disk._machine
             room = machine.free()
             if given and not room:
-                raise _os_error(errno.ENOSPC, self.path)
+                raise os_error(errno.ENOSPC, self.path)
             most = room if fault is None or fault.short is None else min(room, fault.short)
             taken = given[:most]
             self._inode.write(machine.medium.number(), len(self._inode.live), taken)
@@ -558,6 +450,15 @@ class CrashFile:
             self._check_open()
             self._inode.sync()
 
+    def is_named(self, path: str) -> bool:
+        """Whether `path` is a name of this very file; false once it was deleted or replaced."""
+        with self._disk._call("is_named", path):
+            self._check_open()
+            try:
+                return self._disk._inode(path) is self._inode
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
     def close(self) -> None:
         """Close it, once or again. Like any process's end, that of this one closes it too, so this never fails."""
         self._closed = True
@@ -566,7 +467,7 @@ class CrashFile:
 
     def _check_open(self, *, writing: bool = False) -> None:
         if self._closed or (writing and not self._writable):
-            raise _os_error(errno.EBADF, self.path)
+            raise os_error(errno.EBADF, self.path)
 
 
 class CrashLock:
@@ -594,13 +495,6 @@ def _parts(path: str) -> list[str]:
     if not path.startswith("/"):
         raise ValueError(f"a path on a CrashDisk is absolute, unlike {path!r}; begin it with a slash")
     return [name for name in path.split("/") if name]
-
-
-def _os_error(number: int, path: str, target: str | None = None) -> OSError:
-    # `OSError` picks its subclass by the errno, as the kernel's errors do.
-    if target is None:
-        return OSError(number, os.strerror(number), path)
-    return OSError(number, os.strerror(number), path, None, target)
 
 
 def _describe(change: Change, paths: dict[int, str], medium: Medium) -> Pending:
