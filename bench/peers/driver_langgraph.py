@@ -18,21 +18,21 @@ from typing import Any
 os.environ["LANGSMITH_TRACING"] = "false"
 os.environ["LANGCHAIN_TRACING_V2"] = "false"
 
-from langchain_core.language_models import BaseChatModel  # noqa: E402
-from langchain_core.messages import (  # noqa: E402
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
     AIMessageChunk,
     BaseMessage,
     HumanMessage,
     SystemMessage,
     ToolMessage,
 )
-from langchain_core.outputs import ChatGenerationChunk, ChatResult  # noqa: E402
-from langchain_core.tools import StructuredTool  # noqa: E402
-from langgraph.checkpoint.memory import InMemorySaver  # noqa: E402
-from langgraph.graph import START, MessagesState, StateGraph  # noqa: E402
-from langgraph.prebuilt import ToolNode, tools_condition  # noqa: E402
-from talk import STEPS, SYSTEM, TOOL, TOOL_DOC, Move, Say, after, opening  # noqa: E402
-from works import Stage, main  # noqa: E402
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from talk import STEPS, SYSTEM, TOOL, TOOL_DOC, Move, Say, after, opening
+from works import Stage, main
 
 warnings.simplefilter("ignore")  # notices of experimental features; langchain sets filters of its own when imported
 

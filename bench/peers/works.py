@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from talk import NAP_S, PLANS, STEPS, final_text
 
 BATCHES = 5
+BATCHES_QUICK = 3
 OUT = Path(__file__).parent / "out"
 
 
@@ -163,10 +164,10 @@ class Checked:
         )
 
 
-async def _fresh_sessions(peer: Peer, plan: str, turns: int) -> list[float]:
+async def _fresh_sessions(peer: Peer, plan: str, turns: int, quick: bool) -> list[float]:
     """Seconds a turn, per batch; every turn is the first of its session, which is opened outside the timing."""
     batches = []
-    for batch in range(BATCHES):
+    for batch in range(BATCHES_QUICK if quick else BATCHES):
         sessions = [await peer.session(f"{plan}-{batch}-{i}") for i in range(turns)]
         checked = Checked(peer, plan)
         gc.collect()
@@ -187,12 +188,12 @@ def _ms(seconds: list[float]) -> list[float]:
 
 
 async def text_turn(peer: Peer, quick: bool) -> list[dict[str, Any]]:
-    return [_result("text_turn", _ms(await _fresh_sessions(peer, "talk", 4 if quick else 20)), "ms")]
+    return [_result("text_turn", _ms(await _fresh_sessions(peer, "talk", 2 if quick else 20, quick)), "ms")]
 
 
 async def text_after_100(peer: Peer, quick: bool) -> list[dict[str, Any]]:
     """Turns 101 and on of one session; the whole past must be in the request."""
-    turns = 2 if quick else 5
+    turns = 1 if quick else 5
     session = await peer.session("long")
     checked = Checked(peer, "talk")
     for _ in range(100):
@@ -211,18 +212,18 @@ async def text_after_100(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 
 
 async def tool_step(peer: Peer, quick: bool) -> list[dict[str, Any]]:
-    seconds = await _fresh_sessions(peer, "steps", 1 if quick else 5)
+    seconds = await _fresh_sessions(peer, "steps", 1 if quick else 5, quick)
     return [_result("tool_step", _ms([turn / STEPS for turn in seconds]), "ms")]
 
 
 async def parallel_tools(peer: Peer, quick: bool) -> list[dict[str, Any]]:
-    seconds = await _fresh_sessions(peer, "parallel", 2 if quick else 10)
+    seconds = await _fresh_sessions(peer, "parallel", 1 if quick else 10, quick)
     return [_result("parallel_tools", _ms([turn - NAP_S for turn in seconds]), "ms")]
 
 
 async def sessions_at_once(peer: Peer, quick: bool) -> list[dict[str, Any]]:
     """Every session is opened, waits in its tool until all the others wait there too, and ends its turn."""
-    count = 200 if quick else 1000
+    count = 100 if quick else 1000
     await peer.turn(await peer.session("warm"), "talk")
     checked = Checked(peer, "gate")
     peer.stage.expect_at_gate(count)
@@ -243,7 +244,7 @@ async def sessions_at_once(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 
 
 async def durable_tool_step(peer: Peer, quick: bool) -> list[dict[str, Any]]:
-    seconds = await _fresh_sessions(peer, "steps", 1 if quick else 5)
+    seconds = await _fresh_sessions(peer, "steps", 1 if quick else 5, quick)
     return [_result("durable_tool_step", _ms([turn / STEPS for turn in seconds]), "ms", way=peer.durable_way)]
 
 
@@ -251,7 +252,7 @@ async def _interrupt(peer: Peer, work: str, plan: str, quick: bool) -> dict[str,
     """From the call that interrupts to the end of the turn as the caller sees it; the next turn must then work."""
     samples: list[float] = []
     stopped = 0
-    rounds = 10 if quick else 40
+    rounds = 5 if quick else 40
     for i in range(rounds):
         session = await peer.session(f"{work}-{i}")
         stage = peer.stage
@@ -323,31 +324,32 @@ async def _one_work(peer: Peer, work: str, quick: bool, directory: Path) -> None
         _print({"work": work, "failed": f"{type(error).__name__}: {error}"})
 
 
+async def _first_turn(peer: Peer, directory: Path) -> None:
+    """`run.py` takes the time from starting this process to this line: imports, a runtime, a session, one text turn."""
+    async with peer.open(directory, durable=False):
+        checked = Checked(peer, "talk")
+        await checked.turn(await peer.session("first"))
+        checked.check()
+        _print({"work": "first_turn", "done": True})
+
+
 def main(make: Callable[[], Peer]) -> None:
-    """`driver.py first` makes one text turn and says so; `driver.py '{"works": [...], "quick": ...}'` runs works."""
+    """`driver.py '{"works": [...], "quick": ...}'` makes a first turn and then runs the works."""
+    order = json.loads(sys.argv[1])
     OUT.mkdir(exist_ok=True)
     peer = make()
     with tempfile.TemporaryDirectory(dir=OUT, prefix=f"{peer.name}-", ignore_cleanup_errors=True) as scratch:
-        if sys.argv[1] == "first":
-
-            async def first() -> None:
-                async with peer.open(Path(scratch), durable=False):
-                    checked = Checked(peer, "talk")
-                    await checked.turn(await peer.session("first"))
-                    checked.check()
-                    _print({"work": "first_turn", "done": True})
-
-            peer.run(first)
-            return
-        order = json.loads(sys.argv[1])
 
         async def all_works() -> None:
-            for number, work in enumerate(order["works"]):
+            for number, work in enumerate(["first_turn", *order["works"]]):
                 directory = Path(scratch) / f"{number}-{work}"
                 directory.mkdir()
-                await _one_work(peer, work, order["quick"], directory)
+                if work == "first_turn":
+                    await _first_turn(peer, directory)
+                else:
+                    await _one_work(peer, work, order["quick"], directory)
 
-        from importlib.metadata import version
+        peer.run(all_works)
+        from importlib.metadata import version  # late: the first turn is not to pay for it
 
         _print({"versions": {name: version(name) for name in peer.packages}})
-        peer.run(all_works)
