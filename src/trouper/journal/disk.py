@@ -117,6 +117,15 @@ class OsFile:
     def fileno(self) -> int:
         return self._fd
 
+    def is_named(self, path: str) -> bool:
+        """Whether `path` still leads to this file. A disk whose names cannot change behind one's back may leave this out."""
+        try:
+            there = os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        here = os.fstat(self._fd)
+        return (there.st_ino, there.st_dev) == (here.st_ino, here.st_dev)
+
 
 class OsDisk:
     """The real disk."""
@@ -180,29 +189,47 @@ class OsDisk:
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str, owner: str) -> OsLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        # The directory is locked too: whoever deletes the lock file by hand cannot let a second holder in.
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, owner.encode(), 0)
+            _flock_directory(directory)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, owner.encode(), 0)
+            except BaseException:
+                os.close(fd)
+                raise
         except BaseException:
-            os.close(fd)
+            os.close(directory)
             raise
-        return OsLock(fd)
+        return OsLock(fd, directory)
+
+
+def _flock_directory(fd: int) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass  # Some network file systems lock files only; there the lock file alone must do.
 
 
 class OsLock:
-    """A flock on a lock file. The file stays: deleting it would let two holders lock two inodes of one name."""
+    """A flock on a lock file and on its directory. The file stays: deleting it would let two holders lock two inodes of one name."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_directory", "_fd")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, directory: int) -> None:
         self._fd = fd
+        self._directory = directory
 
     def close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+            os.close(self._directory)
 
 
 #: What `OSError.errno` says when there is no room: the disk is full, or the user's quota is.

@@ -1,0 +1,76 @@
+"""Writing a whole file so that it is there completely or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+from trouper.journal.disk import Disk, File
+from trouper.journal.format import BLOCK_BYTES, TEMPORARY_SUFFIX
+
+
+def write_all(file: File, data: bytes | memoryview) -> None:
+    """Write to the last byte; a write may be short, and one that takes nothing is an error."""
+    view = memoryview(data)
+    while view:
+        taken = file.write(view)
+        if taken <= 0:
+            raise OSError(f"the disk took {taken} of {len(view)} bytes")
+        view = view[taken:]
+
+
+def create_temporary(disk: Disk, path: str) -> File:
+    """A fresh temporary file for `path`; what an earlier crash left of it is replaced."""
+    temporary = path + TEMPORARY_SUFFIX
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    return disk.create(temporary)
+
+
+def put_in_place(disk: Disk, path: str) -> None:
+    """Give a synced temporary file its name, and make the name last."""
+    disk.rename(path + TEMPORARY_SUFFIX, path)
+    disk.sync_dir(os.path.dirname(path))
+
+
+def write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
+    """Temporary file, sync, rename, directory sync. After an error the name is as before."""
+    file = create_temporary(disk, path)
+    try:
+        try:
+            for part in parts:
+                write_all(file, part)
+            file.sync()
+        finally:
+            file.close()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.unlink(path + TEMPORARY_SUFFIX)
+        raise
+    put_in_place(disk, path)
+
+
+def make_directory(disk: Disk, path: str) -> None:
+    """Make a directory below the journal's, and make its name last."""
+    if not disk.is_dir(path):
+        disk.make_dirs(path)
+        disk.sync_dir(os.path.dirname(path))
+
+
+def read_range(file: File, start: int, end: int) -> Iterable[bytes]:
+    """The bytes from `start` to `end` in blocks."""
+    while start < end:
+        block = file.pread(min(BLOCK_BYTES, end - start), start)
+        if not block:
+            raise OSError(f"the file ends at byte {start}, before {end}")
+        yield block
+        start += len(block)
+
+
+def read_whole(disk: Disk, path: str) -> bytes:
+    file = disk.open_read(path)
+    try:
+        return b"".join(read_range(file, 0, file.size()))
+    finally:
+        file.close()

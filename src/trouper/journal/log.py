@@ -1,0 +1,533 @@
+"""The log: entries in, framed lines out, in one live segment that is cut and sealed as it grows.
+
+Two sides meet here. `append` and `take` are called by the owner of the log, in one thread, and touch no file (at level `write`, `append`
+writes). `commit` writes and syncs; it may run in another thread, but only one at a time, and while it runs the owner appends on. Whoever
+calls sees to it that the next `take` comes after the last `commit` has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+from zlib import crc32
+
+import attrs
+
+from trouper._errors import InternalError, UsageError
+from trouper.journal._errors import JournalBehind, JournalClosed, JournalError, JournalFailed, JournalFull
+from trouper.journal.blobs import digest_of, put_blob
+from trouper.journal.disk import NO_SPACE, Disk, File, Lock
+from trouper.journal.files import create_temporary, put_in_place, write_all
+from trouper.journal.format import (
+    BODY_MARK,
+    PAYLOAD_BYTES_MAX,
+    RESERVE_NAME,
+    TEMPORARY_SUFFIX,
+    Footer,
+    Header,
+    segment_name,
+)
+from trouper.journal.reader import Reader
+from trouper.journal.segment import Damage, RawRecord
+from trouper.journal.snapshots import Snapshot, newest_snapshot, write_snapshot
+
+Level = Literal["fsync", "write", "memory"]
+
+#: How many event ids are remembered, so that one appended twice leaves one record (I14).
+RECENT_IDS_MAX = 16_384
+#: What may wait in memory for the disk; past it, `append` refuses (I25).
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+#: How much one `take` frames: a batch lies in one segment.
+BATCH_BYTES_MAX = 1024 * 1024
+#: The file that is given up when the disk is full, so that running work can still be recorded.
+RESERVE_BYTES = 4 * 1024 * 1024
+
+
+@attrs.frozen
+class Entry:
+    """One record to append: `head` is a JSON object without its closing brace, `body` a JSON value, both ASCII.
+
+    `stream` is the value of `"session"` in the head. `durable=False` is the buffered class of J1. `opens` marks an entry that starts
+    new work; such entries are refused while the disk is full.
+    """
+
+    stream: str
+    id: str
+    head: bytes
+    body: bytes
+    durable: bool = True
+    opens: bool = False
+
+
+@attrs.frozen
+class Torn:
+    """A torn tail that recovery dropped: where it was, and where its bytes are kept."""
+
+    file: str
+    offset: int
+    size: int
+    kept: str
+    #: Whole records in it that no sync had covered. They were never acknowledged.
+    records: int
+
+
+@attrs.frozen
+class Recovery:
+    """What opening the journal found and did."""
+
+    journal: str
+    epoch: int
+    #: The last record that was there.
+    last: int
+    created: bool = False
+    #: The last writer closed the journal; after a crash this is false.
+    clean: bool = True
+    torn: Torn | None = None
+    damage: tuple[Damage, ...] = ()
+    #: Snapshots that were not used, and why.
+    ignored_snapshots: tuple[Damage, ...] = ()
+
+
+class Batch:
+    """Framed lines on their way to the disk."""
+
+    __slots__ = ("blobs", "checksum", "count", "data", "durable", "last", "streams")
+
+    def __init__(
+        self,
+        data: bytes,
+        last: int,
+        checksum: int,
+        count: int,
+        streams: set[str],
+        blobs: list[tuple[str, bytes]],
+        durable: bool,
+    ) -> None:
+        self.data = data
+        self.last = last
+        self.checksum = checksum
+        self.count = count
+        self.streams = streams
+        self.blobs = blobs
+        #: Whether an entry in it wants a sync.
+        self.durable = durable
+
+
+@attrs.define
+class LiveSegment:
+    """The segment that is being written: its file, and what its footer will say."""
+
+    file: File
+    path: str
+    header: Header
+    size: int
+    records: int
+    streams: dict[str, None]
+    gaps: int = 0
+
+
+class Log:
+    """An open journal. Made by `open_log`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        *,
+        level: Level,
+        recovery: Recovery,
+        segment_bytes: int,
+        redact: Callable[[bytes], bytes] | None,
+        live: LiveSegment | None,
+        checksum: int,
+        recent: dict[str, int],
+        lock: Lock | None,
+        refusal: JournalError | None,
+    ) -> None:
+        self.root = root
+        self.level: Level = level
+        self.recovery = recovery
+        #: Why nothing can be appended (opened read-only, damage, newer version, a failed sync...); None when all is well.
+        self.refusal = refusal
+        #: The disk is full: only what ends running work is taken. See `try_resume`.
+        self.degraded = False
+        self._disk = disk
+        self._reader = Reader(disk, root)
+        self._segment_bytes = segment_bytes
+        self._redact = redact
+        self._live = live
+        self._lock = lock
+        self._mutex = threading.Lock()  # Held by `commit`, snapshots and close, which may come from different threads.
+        self._recent = recent
+        # Invariant: framed <= last; pending holds exactly the entries framed+1 ... last.
+        self._pending: list[Entry] = []
+        self._pending_bytes = 0
+        self._pending_durable = 0
+        self._last = recovery.last
+        self._framed = recovery.last
+        self._checksum = checksum
+        # Invariant: synced <= written <= framed. Written by `commit` only.
+        self._written = recovery.last
+        self._written_checksum = checksum
+        self._synced = recovery.last
+        self._snapshot: Snapshot | None = None
+
+    # -- what the owner reads
+
+    @property
+    def epoch(self) -> int:
+        return self.recovery.epoch
+
+    @property
+    def last(self) -> int:
+        """The sequence given out last."""
+        return self._last
+
+    @property
+    def durable(self) -> int:
+        """Up to here, records have what their level promises: synced at `fsync`, written at the others."""
+        return self._synced if self.level == "fsync" else self._written
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    @property
+    def pending_durable(self) -> int:
+        """How many entries that want a sync wait to be taken."""
+        return self._pending_durable
+
+    # -- appending
+
+    def append(self, entry: Entry) -> int:
+        """Give the entry its sequence. It is on the disk only once `durable` covers that; an id seen lately keeps its sequence (I14)."""
+        known = self._recent.get(entry.id)
+        if known is not None:
+            return known
+        if self.refusal is not None:
+            raise self.refusal
+        if self.degraded and entry.opens:
+            raise self._full()
+        if self._pending_bytes > PENDING_BYTES_MAX:
+            raise JournalBehind(
+                f"the disk of the journal {self.root!r} is behind by {self._pending_bytes} bytes; send less at once, or use a faster disk",
+                root=self.root,
+                pending_bytes=self._pending_bytes,
+            )
+        if self._redact is not None:
+            entry = attrs.evolve(entry, head=self._redact(entry.head), body=self._redact(entry.body))
+        head, body = entry.head, entry.body
+        if not head.isascii() or not body.isascii() or b"\n" in head or b"\n" in body:
+            raise InternalError(
+                f"entry {entry.id!r} is not one line of ASCII; please report this with the event's type", id=entry.id
+            )
+        if len(head) > PAYLOAD_BYTES_MAX // 2:
+            raise UsageError(
+                f"the head of entry {entry.id!r} has {len(head)} bytes; put large values into the body", id=entry.id
+            )
+        recent = self._recent
+        if len(recent) >= RECENT_IDS_MAX:
+            del recent[next(iter(recent))]
+        self._last = seq = self._last + 1
+        recent[entry.id] = seq
+        self._pending.append(entry)
+        self._pending_bytes += len(head) + len(body) + 48
+        if entry.durable:
+            self._pending_durable += 1
+            if self.level != "fsync":
+                self.flush()
+        return seq
+
+    def take(self) -> Batch | None:
+        """Frame what is pending (at most about BATCH_BYTES_MAX of it) for `commit`; None when nothing is."""
+        pending = self._pending
+        if not pending:
+            return None
+        if self._pending_bytes > BATCH_BYTES_MAX:
+            pending = self._cut_pending()
+        else:
+            self._pending = []
+            self._pending_bytes = 0
+            self._pending_durable = 0
+        checksum, seq = self._checksum, self._framed
+        mark = b"+" if self._synced == seq else b""
+        lines: list[bytes] = []
+        blobs: list[tuple[str, bytes]] = []
+        streams: set[str] = set()
+        durable = False
+        for entry in pending:
+            payload = b"".join((entry.head, BODY_MARK, entry.body, b"}"))
+            if len(payload) > PAYLOAD_BYTES_MAX:
+                digest = digest_of(entry.body)
+                blobs.append((digest, entry.body))
+                payload = b'%b,"blob":"%b","size":%d}' % (entry.head, digest.encode(), len(entry.body))
+            checksum = crc32(payload, checksum)
+            seq += 1
+            lines.append(b"%d %d %08x%b %b\n" % (seq, len(payload), checksum, mark, payload))
+            mark = b""
+            streams.add(entry.stream)
+            durable = durable or entry.durable
+        self._checksum, self._framed = checksum, seq
+        return Batch(b"".join(lines), seq, checksum, len(lines), streams, blobs, durable)
+
+    def _cut_pending(self) -> list[Entry]:
+        """Take the first part of a large backlog, and leave the rest pending."""
+        size = count = 0
+        for entry in self._pending:
+            size += len(entry.head) + len(entry.body) + 48
+            count += 1
+            if size >= BATCH_BYTES_MAX:
+                break
+        taken, self._pending = self._pending[:count], self._pending[count:]
+        self._pending_bytes -= size
+        self._pending_durable = sum(entry.durable for entry in self._pending)
+        return taken
+
+    def commit(self, batch: Batch, *, sync: bool = True) -> None:
+        """Write a batch and, with `sync`, put all up to it on the medium. Blocks. After an error the log takes nothing more (J11)."""
+        with self._mutex:
+            live = self._writable()
+            try:
+                for digest, body in batch.blobs:
+                    self._put_blob(digest, body)
+                if live.size + len(batch.data) > self._segment_bytes and live.records:
+                    live = self._cut(live)
+                self._write(live, batch.data)
+                live.records += batch.count
+                live.streams.update(dict.fromkeys(batch.streams))
+                self._written, self._written_checksum = batch.last, batch.checksum
+                if sync:
+                    live.file.sync()
+                    self._check_place(live)
+                    self._synced = batch.last
+            except OSError as error:
+                raise self._fail(error) from error
+            except BaseException as error:
+                # The batch has its sequences, and is not on the disk: whatever it was, nothing may come behind it.
+                self._fail(error)
+                raise
+
+    def flush(self) -> None:
+        """Write all that is pending; no sync."""
+        while (batch := self.take()) is not None:
+            self.commit(batch, sync=False)
+
+    def sync(self) -> None:
+        """Write all that is pending, and sync at level `fsync`."""
+        sync = self.level == "fsync"
+        while (batch := self.take()) is not None:
+            self.commit(batch, sync=sync)
+        if sync and self._synced < self._written:
+            with self._mutex:
+                self._sync_live()
+
+    # -- a disk that is full
+
+    def try_resume(self) -> bool:
+        """Leave the degraded state if there is space again for the reserve and as much besides; returns whether all is well."""
+        if not self.degraded:
+            return True
+        with self._mutex:
+            with contextlib.suppress(OSError):
+                if self._disk.free_bytes(self.root) >= 2 * RESERVE_BYTES:
+                    self._disk.reserve(os.path.join(self.root, RESERVE_NAME), RESERVE_BYTES)
+                    self.degraded = False
+        return not self.degraded
+
+    def _full(self) -> JournalFull:
+        return JournalFull(
+            f"the disk of the journal {self.root!r} is full: running work may end, new work is refused; free some space, and it goes on",
+            root=self.root,
+        )
+
+    def degrade(self) -> None:
+        """Give up the reserve, so that what runs can still be recorded."""
+        self.degraded = True
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(os.path.join(self.root, RESERVE_NAME))
+
+    # -- reading
+
+    def records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord]:
+        """Written records above `after`, of one stream or of all. Those still pending are not among them."""
+        return self._reader.records(after, stream)
+
+    def snapshot(self) -> Snapshot | None:
+        """The newest snapshot that is whole and not ahead of the journal."""
+        if self._snapshot is None:
+            self._snapshot = newest_snapshot(self._disk, self.root, self.recovery.journal)[0]
+        return self._snapshot
+
+    def write_snapshot(self, seq: int, sections: Iterable[tuple[str, str, bytes | None]]) -> str:
+        """Write a snapshot of the state after record `seq`; returns its path. Blocks; may run in any thread.
+
+        A section is (name, tag, payload); payload None copies the section of that name, with its new tag, from the newest snapshot.
+        """
+        with self._mutex:
+            self._writable()
+            if seq > self._written:
+                raise UsageError(
+                    f"record {seq} is not written yet, the last one is {self._written}; wait for it first", seq=seq
+                )
+            if seq > self._synced:
+                # A snapshot that outlives the records it stands for would look like damage.
+                self._sync_live()
+        path = write_snapshot(self._disk, self.root, self.recovery.journal, seq, sections, self.snapshot())
+        older, self._snapshot = self._snapshot, None
+        if older is not None:
+            older.close()
+        return path
+
+    # -- the end
+
+    def close(self) -> None:
+        """Write and sync what is pending, seal the segment, give up the lock. A log that failed is closed as it is."""
+        try:
+            if self._live is not None and self.refusal is None:
+                self.flush()
+                with self._mutex:
+                    self._seal(self._live)
+        except OSError as error:
+            raise self._fail(error) from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of files and lock without writing anything, as a crash would."""
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+        if self._live is not None:
+            self._live.file.close()
+            self._live = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self.refusal is None:
+            self.refusal = JournalClosed(
+                f"the journal {self.root!r} is closed; open it again to append", root=self.root
+            )
+
+    # -- files
+
+    def _writable(self) -> LiveSegment:
+        if self.refusal is not None:
+            raise self.refusal
+        assert self._live is not None
+        return self._live
+
+    def _write(self, live: LiveSegment, data: bytes) -> None:
+        """Append all of it, or leave the file as it was."""
+        try:
+            write_all(live.file, data)
+        except OSError as error:
+            # Short write: what was taken is cut off again, so that the file never holds half a batch (J11).
+            live.file.truncate(live.size)
+            if error.errno not in NO_SPACE or self.degraded:
+                raise
+            self.degrade()
+            try:
+                write_all(live.file, data)
+            except OSError:
+                live.file.truncate(live.size)
+                raise
+        live.size += len(data)
+
+    def _cut(self, live: LiveSegment) -> LiveSegment:
+        """Seal the live segment and go on in a new one. If there is no room or descriptor for a new one, go on in the old."""
+        number = live.header.number + 1
+        path = os.path.join(self.root, segment_name(number))
+        first = self._written + 1
+        header = Header(
+            journal=live.header.journal,
+            number=number,
+            epoch=live.header.epoch,
+            first=first,
+            previous=self._written_checksum,
+            level=self.level,
+        )
+        try:
+            file = create_temporary(self._disk, path)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                self.degrade()
+                return live
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return live
+            raise
+        text = header.encode()
+        try:
+            write_all(file, text)
+        except OSError as error:
+            file.close()
+            self._disk.unlink(path + TEMPORARY_SUFFIX)
+            if error.errno not in NO_SPACE:
+                raise
+            self.degrade()
+            return live
+        file.sync()
+        self._seal(live)
+        if self._disk.exists(path):
+            raise FileExistsError(errno.EEXIST, "another writer made the next segment", path)
+        put_in_place(self._disk, path)
+        live.file.close()
+        self._live = LiveSegment(file, path, header, len(text), 0, {})
+        return self._live
+
+    def _seal(self, live: LiveSegment) -> None:
+        """Footer behind a sync, and a sync behind the footer: so the footer vouches for every record before it."""
+        if self._synced < self._written:
+            self._sync_live()
+        footer = Footer(
+            records=live.records,
+            first=live.header.first,
+            last=self._written,
+            checksum=self._written_checksum,
+            streams=tuple(sorted(live.streams)),
+            gaps=live.gaps,
+        )
+        self._write(live, footer.encode(live.size))
+        live.file.sync()
+        self._check_place(live)
+
+    def _sync_live(self) -> None:
+        live = self._writable()
+        try:
+            live.file.sync()
+            self._check_place(live)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._synced = self._written
+
+    def _check_place(self, live: LiveSegment) -> None:
+        """A sync of a file that no longer has its name is worth nothing: the directory was removed, or another writer took over."""
+        is_named = getattr(live.file, "is_named", None)
+        if is_named is not None and not is_named(live.path):
+            raise FileNotFoundError(errno.ENOENT, "the live segment was removed or replaced", live.path)
+
+    def _put_blob(self, digest: str, body: bytes) -> None:
+        try:
+            put_blob(self._disk, self.root, digest, body)
+        except OSError as error:
+            if error.errno not in NO_SPACE or self.degraded:
+                raise
+            self.degrade()
+            put_blob(self._disk, self.root, digest, body)
+
+    def _fail(self, error: BaseException) -> JournalFailed:
+        failure = JournalFailed(
+            f"the journal {self.root!r} could not be written ({error}); what was not acknowledged may be lost. "
+            "Check the disk, then start again: recovery keeps all that was acknowledged",
+            root=self.root,
+            errno=getattr(error, "errno", None),
+        )
+        self.refusal = failure
+        return failure

@@ -1,0 +1,416 @@
+"""Opening a journal: lock, check, recover, and a fresh live segment to write to (J9, J10).
+
+The order matters, and each step can be repeated after a crash in any of them: look without touching, lock, look again, keep torn bytes
+aside, write a fresh live segment under the same name or the next, make its name last. Only then is anything old gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import uuid
+from collections.abc import Callable
+
+import attrs
+
+from trouper._errors import ConfigError
+from trouper.journal._errors import (
+    JournalError,
+    JournalLocked,
+    JournalNotADirectory,
+    JournalReadOnly,
+    JournalTooNew,
+)
+from trouper.journal.disk import NO_SPACE, Disk, Lock, OsDisk
+from trouper.journal.files import (
+    create_temporary,
+    make_directory,
+    put_in_place,
+    read_range,
+    read_whole,
+    write_all,
+    write_file,
+)
+from trouper.journal.format import (
+    LOCK_NAME,
+    RESERVE_NAME,
+    SEGMENT_BYTES,
+    TEMPORARY_SUFFIX,
+    TORN_NAME,
+    VERSION,
+    Header,
+    id_of,
+    is_gap,
+    segment_name,
+    stream_of,
+)
+from trouper.journal.layout import Layout, read_layout
+from trouper.journal.log import RECENT_IDS_MAX, RESERVE_BYTES, Level, LiveSegment, Log, Recovery, Torn
+from trouper.journal.memory_disk import MemoryDisk
+from trouper.journal.reader import check_root, damaged, unreadable
+from trouper.journal.segment import Damage, Segment, Tail, judge_tail, scan_after, scan_segment
+from trouper.journal.snapshots import newest_snapshot, remove_temporary_snapshots
+
+#: A segment sealed by a clean close is gone on with, if it is smaller than this part of a full one; so many short runs make few files.
+_SMALL_PART = 16
+
+
+def open_log(
+    root: str | os.PathLike[str],
+    *,
+    level: Level = "fsync",
+    disk: Disk | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    redact: Callable[[bytes], bytes] | None = None,
+    read_only: bool = False,
+) -> Log:
+    """Open a journal to append to it, making it if need be. Blocks.
+
+    A log that cannot be appended to (opened `read_only`, damaged, on a read-only file system, written by a newer version) is returned for
+    reading, with the reason in `Log.refusal`, which is also what `append` raises. What cannot even be read, or is locked, raises.
+    """
+    if level not in ("fsync", "write", "memory"):
+        raise ConfigError(f"durability {level!r} is unknown; use 'fsync', 'write' or 'memory'", level=level)
+    path = os.path.abspath(root)
+    if disk is None:
+        disk = MemoryDisk() if level == "memory" else OsDisk()
+    opening = _Opening(disk, path, level, segment_bytes, redact)
+    try:
+        if read_only:
+            check_root(disk, path)
+            why = JournalReadOnly(
+                f"the journal {path!r} was opened for reading; open it without read_only to append", root=path
+            )
+            return opening.read_only(read_layout(disk, path), why)
+        return opening.writer(new_id)
+    except PermissionError as error:
+        raise unreadable(path, error) from None
+
+
+@attrs.frozen
+class _Live:
+    """What the whole check of the last segment found: where its good records end, and what is behind them."""
+
+    last: int
+    checksum: int
+    offset: int
+    records: int
+    gaps: int
+    streams: dict[str, None]
+    recent: dict[str, int]
+    tail: Tail | None
+
+
+class _Opening:
+    """The steps of opening one journal; each knows the disk, the root and the settings."""
+
+    def __init__(
+        self, disk: Disk, root: str, level: Level, segment_bytes: int, redact: Callable[[bytes], bytes] | None
+    ) -> None:
+        self.disk = disk
+        self.root = root
+        self.level = level
+        self.segment_bytes = segment_bytes
+        self.redact = redact
+
+    # -- for reading
+
+    def read_only(self, layout: Layout, refusal: JournalError) -> Log:
+        live = layout.live
+        last, checksum, damage = 0, 0, layout.damage
+        if live is not None:
+            last, checksum = live.header.first - 1, live.header.previous
+            if live.footer is not None:
+                last, checksum = live.footer.last, live.footer.checksum
+            elif not damage:
+                found = self.check_live(live)
+                last, checksum = found.last, found.checksum
+                if found.tail is not None and found.tail.damage is not None:
+                    damage = (found.tail.damage,)
+        recovery = Recovery(
+            journal=live.header.journal if live is not None else "",
+            epoch=live.header.epoch if live is not None else 0,
+            last=last,
+            clean=live is None or live.sealed,
+            damage=damage,
+        )
+        return self.log(recovery, None, checksum, {}, None, refusal)
+
+    # -- for writing
+
+    def writer(self, new_id: Callable[[], str]) -> Log:
+        refused = self.before_lock()
+        if refused is not None:
+            return refused
+        try:
+            lock = self.take_lock()
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            return self.read_only(read_layout(self.disk, self.root), self.on_read_only_disk())
+        try:
+            log = self.recover(lock, new_id)
+        except BaseException:
+            lock.close()
+            raise
+        if log.refusal is not None:
+            lock.close()
+        return log
+
+    def before_lock(self) -> Log | None:
+        """Make the directory, or refuse before anything is touched."""
+        disk, root = self.disk, self.root
+        try:
+            if not disk.is_dir(root):
+                if disk.exists(root):
+                    raise JournalNotADirectory(f"the journal {root!r} is a file; give a directory for it", root=root)
+                self.make_root()
+                return None
+            layout = read_layout(disk, root)
+        except NotADirectoryError:
+            raise JournalNotADirectory(
+                f"a part of the path {root!r} is a file; give a directory for the journal", root=root
+            ) from None
+        if layout.too_new is not None:
+            return self.read_only(layout, self.too_new(layout.too_new))
+        return None
+
+    def make_root(self) -> None:
+        missing = [self.root]
+        while not self.disk.is_dir(os.path.dirname(missing[-1])):
+            missing.append(os.path.dirname(missing[-1]))
+        try:
+            self.disk.make_dirs(self.root)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            raise self.on_read_only_disk() from None
+        for path in reversed(missing):
+            self.disk.sync_dir(os.path.dirname(path))
+
+    def take_lock(self) -> Lock:
+        path = os.path.join(self.root, LOCK_NAME)
+        try:
+            return self.disk.lock(path, json.dumps({"pid": os.getpid()}))
+        except BlockingIOError:
+            pid = self.owner(path)
+            who = f"process {pid}" if pid is not None else "another process"
+            raise JournalLocked(
+                f"the journal {self.root!r} is being written by {who}; stop that first, attach to it, or use another directory",
+                root=self.root,
+                pid=pid,
+            ) from None
+
+    def owner(self, path: str) -> int | None:
+        try:
+            return int(json.loads(read_whole(self.disk, path))["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def recover(self, lock: Lock, new_id: Callable[[], str]) -> Log:
+        layout = read_layout(self.disk, self.root)
+        if layout.too_new is not None:
+            return self.read_only(layout, self.too_new(layout.too_new))
+        if layout.damage:
+            return self.damaged(layout, layout.damage[0])
+        old = layout.live
+        if old is None:
+            return self.create(lock, new_id())
+        go_on = not old.is_stub and (not old.sealed or old.size < self.segment_bytes // _SMALL_PART)
+        found = self.check_live(old, ids_only=not go_on)
+        if found.tail is not None and found.tail.damage is not None:
+            return self.damaged(layout, found.tail.damage)
+        snapshot, ignored = newest_snapshot(self.disk, self.root, old.header.journal)
+        if snapshot is not None:
+            snapshot.close()
+            if snapshot.seq > found.last:
+                reason = f"the journal ends with record {found.last}, and the snapshot {snapshot.path!r} was made after {snapshot.seq}"
+                return self.damaged(layout, Damage(old.path, found.offset, reason))
+        try:
+            return self.go_on(lock, old, found, ignored, in_place=go_on)
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                return self.read_only(layout, self.on_read_only_disk())
+            raise
+
+    def check_live(self, segment: Segment, *, ids_only: bool = False) -> _Live:
+        """Check every byte of the last segment; with `ids_only`, of a sealed one, read just the recent ids."""
+        streams: dict[str, None] = {}
+        recent: dict[str, int] = {}
+        footer = segment.footer
+        if segment.is_stub:
+            assert footer is not None
+            return _Live(footer.last, footer.checksum, 0, footer.records, footer.gaps, streams, recent, None)
+        file = self.disk.open_read(segment.path)
+        try:
+            if ids_only and footer is not None:
+                scan = scan_after(file, segment, max(0, footer.last - 1024))
+            else:
+                scan = scan_segment(file, segment)
+            gaps = 0
+            for block in scan.blocks():
+                for seq, payload in block:
+                    recent[id_of(payload)] = seq
+                    streams[stream_of(payload)] = None
+                if is_gap(payload):
+                    gaps += 1
+            tail = None
+            if footer is not None and (
+                scan.problem is not None or (scan.last, scan.checksum) != (footer.last, footer.checksum)
+            ):
+                reason = scan.problem or "the records end before the footer says"
+                tail = Tail(scan.offset, 0, 0, Damage(segment.path, scan.offset, reason, footer.streams))
+            elif scan.problem is not None:
+                tail = judge_tail(file, segment.path, scan, segment.size, tuple(name for name in streams if name))
+        finally:
+            file.close()
+        streams.pop("", None)
+        recent.pop("", None)
+        for old in list(recent)[: max(0, len(recent) - RECENT_IDS_MAX)]:
+            del recent[old]
+        return _Live(scan.last, scan.checksum, scan.offset, scan.records, gaps, streams, recent, tail)
+
+    def create(self, lock: Lock, journal: str) -> Log:
+        header = Header(journal=journal, number=1, epoch=1, first=1, previous=0, level=self.level)
+        live = self.fresh(header, None, 0)
+        recovery = Recovery(journal=journal, epoch=1, last=0, created=True)
+        return self.ready(self.log(recovery, live, 0, {}, lock, None))
+
+    def go_on(self, lock: Lock, old: Segment, found: _Live, ignored: tuple[Damage, ...], *, in_place: bool) -> Log:
+        """Keep torn bytes aside, then begin the fresh live segment with the records of the old one, or behind it."""
+        torn = None
+        if found.tail is not None:
+            kept = self.keep_aside(old, found.tail)
+            torn = Torn(old.path, found.tail.offset, found.tail.size, kept, found.tail.records)
+        epoch = old.header.epoch + 1
+        if in_place:
+            # The old file may hold bytes that are in the page cache and not on the medium, though a sync of it would now
+            # succeed; a copy that was synced after it was written cannot.
+            live = self.fresh(
+                attrs.evolve(old.header, epoch=epoch, level=self.level, version=VERSION), old, found.offset
+            )
+            live.records, live.gaps, live.streams = found.records, found.gaps, found.streams
+        else:
+            header = Header(
+                journal=old.header.journal,
+                number=old.number + 1,
+                epoch=epoch,
+                first=found.last + 1,
+                previous=found.checksum,
+                level=self.level,
+            )
+            live = self.fresh(header, None, 0)
+        recovery = Recovery(
+            journal=old.header.journal,
+            epoch=epoch,
+            last=found.last,
+            clean=old.sealed,
+            torn=torn,
+            ignored_snapshots=ignored,
+        )
+        return self.ready(self.log(recovery, live, found.checksum, found.recent, lock, None))
+
+    def keep_aside(self, segment: Segment, tail: Tail) -> str:
+        """Put the torn bytes into a file of their own; after a crash in recovery, the same bytes are found there already."""
+        folder = os.path.join(self.root, TORN_NAME)
+        make_directory(self.disk, folder)
+        file = self.disk.open_read(segment.path)
+        try:
+            torn = b"".join(read_range(file, tail.offset, segment.size))
+        finally:
+            file.close()
+        stem = f"{segment_name(segment.number)}-{tail.offset}"
+        attempt = 0
+        while True:
+            path = os.path.join(folder, f"{stem}.torn" if not attempt else f"{stem}-{attempt}.torn")
+            if not self.disk.exists(path):
+                write_file(self.disk, path, (torn,))
+                return path
+            if read_whole(self.disk, path) == torn:
+                return path
+            attempt += 1
+
+    def fresh(self, header: Header, source: Segment | None, end: int) -> LiveSegment:
+        """A new live segment: temporary file, sync, rename, directory sync (J7)."""
+        path = os.path.join(self.root, segment_name(header.number))
+        file = create_temporary(self.disk, path)
+        try:
+            text = header.encode()
+            write_all(file, text)
+            size = len(text)
+            if source is not None:
+                old = self.disk.open_read(source.path)
+                try:
+                    for block in read_range(old, source.header_bytes, end):
+                        write_all(file, block)
+                        size += len(block)
+                finally:
+                    old.close()
+            file.sync()
+            put_in_place(self.disk, path)
+        except BaseException:
+            file.close()
+            with contextlib.suppress(OSError):
+                self.disk.unlink(path + TEMPORARY_SUFFIX)
+            raise
+        return LiveSegment(file, path, header, size, 0, {})
+
+    def ready(self, log: Log) -> Log:
+        """Tidy what a crash left, and set space aside for the day when the disk is full."""
+        for name in self.disk.list_dir(self.root):
+            if name.endswith(TEMPORARY_SUFFIX):
+                self.disk.unlink(os.path.join(self.root, name))
+        remove_temporary_snapshots(self.disk, self.root)
+        try:
+            self.disk.reserve(os.path.join(self.root, RESERVE_NAME), RESERVE_BYTES)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            log.degrade()
+        return log
+
+    # -- refusals
+
+    def damaged(self, layout: Layout, damage: Damage) -> Log:
+        log = self.read_only(layout, damaged(self.root, damage))
+        log.recovery = attrs.evolve(log.recovery, damage=log.recovery.damage or (damage,))
+        return log
+
+    def too_new(self, version: int) -> JournalTooNew:
+        return JournalTooNew(
+            f"the journal {self.root!r} has format version {version}, and this Trouper writes {VERSION}; upgrade Trouper to write to it",
+            root=self.root,
+            version=version,
+        )
+
+    def on_read_only_disk(self) -> JournalReadOnly:
+        return JournalReadOnly(
+            f"the journal {self.root!r} lies on a read-only file system; mount it writable, or give another directory",
+            root=self.root,
+        )
+
+    def log(
+        self,
+        recovery: Recovery,
+        live: LiveSegment | None,
+        checksum: int,
+        recent: dict[str, int],
+        lock: Lock | None,
+        refusal: JournalError | None,
+    ) -> Log:
+        return Log(
+            self.disk,
+            self.root,
+            level=self.level,
+            recovery=recovery,
+            segment_bytes=self.segment_bytes,
+            redact=self.redact,
+            live=live,
+            checksum=checksum,
+            recent=recent,
+            lock=lock,
+            refusal=refusal,
+        )

@@ -1,0 +1,189 @@
+"""Reading a journal: needs no lock, and works while another process writes (J9)."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+
+from trouper.journal._errors import JournalDamaged, JournalNotADirectory, JournalNotFound, JournalUnreadable
+from trouper.journal.blobs import check_blob, with_blob
+from trouper.journal.disk import Disk, File, OsDisk
+from trouper.journal.files import read_whole
+from trouper.journal.format import blob_of, is_gap, stream_of
+from trouper.journal.layout import Layout, read_layout
+from trouper.journal.memory_disk import MemoryDisk
+from trouper.journal.segment import Damage, RawRecord, Scan, Segment, judge_tail, look_at, scan_after
+
+
+def damaged(root: str, damage: Damage) -> JournalDamaged:
+    """The error for a damage, with its facts and what to do about it."""
+    return JournalDamaged(
+        f"the journal {root!r} is damaged: {damage}; it can be read up to there, and `trouper journal repair` writes a new one "
+        "without the damaged part",
+        root=root,
+        file=damage.file,
+        offset=damage.offset,
+        reason=damage.reason,
+        sessions=damage.sessions,
+    )
+
+
+class Reader:
+    """The records of a journal in order. Every record is checked as it is read; damage raises, and is never skipped."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self.root = root
+
+    def layout(self) -> Layout:
+        return read_layout(self._disk, self.root)
+
+    def records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord]:
+        """Records with a sequence above `after`, of one stream or of all; ends at the last one that is written."""
+        mark = b'"session":"%b"' % stream.encode() if stream is not None else b""
+        while True:
+            ended_sealed = False
+            for found in self._parts(after):
+                if isinstance(found, Damage):
+                    raise damaged(self.root, found)
+                footer = found.footer
+                ended_sealed = footer is not None
+                if footer is not None and (footer.last <= after or found.archive == "" or not footer.may_hold(stream)):
+                    after = max(after, footer.last)
+                    continue
+                for block in self._blocks(found, after):
+                    for seq, payload in block:
+                        after = seq
+                        # A gap concerns whoever reads: nobody knows whose records it held.
+                        if stream is None or (mark in payload and stream_of(payload) == stream) or is_gap(payload):
+                            yield RawRecord(seq, self._resolved(payload))
+            # A writer may have sealed what was its live segment while we read it; then there is more behind it.
+            if not ended_sealed or not self._has_more(after):
+                return
+
+    def _parts(self, after: int) -> list[Segment | Damage]:
+        """What must be read for records above `after`, in order."""
+        parts = self.layout().parts
+        start = 0
+        for index, part in enumerate(parts):
+            if isinstance(part, Segment) and part.header.first <= after + 1:
+                start = index
+        return list(parts[start:])
+
+    def _has_more(self, after: int) -> bool:
+        live = self.layout().live
+        return live is not None and live.header.first > after and live.size > live.header_bytes
+
+    def _blocks(self, segment: Segment, after: int) -> Iterator[list[tuple[int, bytes]]]:
+        file = self.open_segment(segment)
+        try:
+            if segment.archive:
+                inner = look_inside(file, segment)
+                if isinstance(inner, Damage):
+                    raise damaged(self.root, inner)
+                segment = inner
+            scan = scan_after(file, segment, after)
+            for block in scan.blocks():
+                if block[0][0] <= after:
+                    block = [record for record in block if record[0] > after]
+                if block:
+                    yield block
+            damage = end_damage(file, segment, scan)
+            if damage is not None:
+                raise damaged(self.root, damage)
+        finally:
+            file.close()
+
+    def open_segment(self, segment: Segment) -> File:
+        """The file of a segment; that of an archived one is unpacked into memory."""
+        if not segment.archive:
+            return self._disk.open_read(segment.path)
+        memory = MemoryDisk()
+        file = memory.create("/segment")
+        try:
+            file.write(gzip.decompress(read_whole(self._disk, segment.archive)))
+        except (OSError, EOFError, ValueError) as error:
+            streams = segment.footer.streams if segment.footer is not None else ()
+            raise damaged(
+                self.root, Damage(segment.archive, 0, f"the archive cannot be unpacked: {error}", streams)
+            ) from None
+        return file
+
+    def _resolved(self, payload: bytes) -> bytes:
+        found = blob_of(payload)
+        if found is None:
+            return payload
+        digest, size, head = found
+        body = check_blob(self._disk, self.root, digest, size)
+        if isinstance(body, Damage):
+            raise damaged(self.root, body)
+        return with_blob(head, body)
+
+
+def look_inside(file: File, segment: Segment) -> Segment | Damage:
+    """The segment in an unpacked archive, if it is the one that the stub stands for."""
+    found = look_at(file, segment.archive or segment.path)
+    if isinstance(found, Segment) and found.header == segment.header and found.footer == segment.footer:
+        return found
+    streams = segment.footer.streams if segment.footer is not None else ()
+    return Damage(
+        segment.archive or segment.path, 0, "the archive does not hold the segment that its stub names", streams
+    )
+
+
+def end_damage(file: File, segment: Segment, scan: Scan) -> Damage | None:
+    """What is wrong where a finished scan stopped; None at a proper end, and for a torn tail of the live segment."""
+    footer = segment.footer
+    if footer is not None:
+        if scan.problem is None and (scan.last, scan.checksum) == (footer.last, footer.checksum):
+            return None
+        return Damage(
+            segment.path, scan.offset, scan.problem or "the records end before the footer says", footer.streams
+        )
+    if scan.problem is None:
+        return None
+    return judge_tail(file, segment.path, scan, file.size(), ()).damage
+
+
+def check_root(disk: Disk, root: str) -> None:
+    """Refuse what is no directory that holds a journal, without touching anything."""
+    try:
+        if not disk.is_dir(root):
+            if disk.exists(root):
+                raise JournalNotADirectory(
+                    f"the journal {root!r} is a file; give the directory that holds the segments", root=root
+                )
+            raise JournalNotFound(
+                f"there is no journal at {root!r}; check the path, or run something there first", root=root
+            )
+        disk.list_dir(root)
+    except NotADirectoryError:
+        raise JournalNotADirectory(
+            f"a part of the path {root!r} is a file; give a directory for the journal", root=root
+        ) from None
+    except PermissionError as error:
+        raise unreadable(root, error) from None
+
+
+def unreadable(root: str, error: OSError) -> JournalUnreadable:
+    return JournalUnreadable(
+        f"the journal {root!r} cannot be opened by this user ({error.strerror}: {error.filename!r}); "
+        "run as its owner, or give another directory",
+        root=root,
+        errno=error.errno,
+    )
+
+
+def open_reader(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Reader:
+    """A reader of the journal in a directory; takes no lock and changes nothing."""
+    disk = OsDisk() if disk is None else disk
+    path = os.path.abspath(root)
+    check_root(disk, path)
+    reader = Reader(disk, path)
+    try:
+        if not reader.layout().parts:
+            raise JournalNotFound(f"the directory {path!r} holds no journal; check the path", root=path)
+    except PermissionError as error:
+        raise unreadable(path, error) from None
+    return reader

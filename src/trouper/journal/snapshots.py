@@ -1,0 +1,182 @@
+"""Snapshots: the state after some record, in named sections, so that start-up need not fold the whole past (J13).
+
+A snapshot is optional and can always be built again; one that is not whole is passed over, never trusted. It is one file: a header
+line, the payloads, an index of (name, tag, offset, size, checksum), and a trailer that finds the index. Opening reads header and
+index; payloads are read one by one, when somebody asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from zlib import crc32
+
+from trouper._errors import UsageError
+from trouper.journal._errors import JournalDamaged
+from trouper.journal.disk import Disk, File
+from trouper.journal.files import make_directory, read_range, write_file
+from trouper.journal.format import (
+    BLOCK_BYTES,
+    SNAPSHOTS_NAME,
+    TEMPORARY_SUFFIX,
+    TRAILER_BYTES,
+    decode_control,
+    decode_trailer,
+    encode_control,
+    encode_trailer,
+)
+from trouper.journal.segment import Damage
+
+SNAPSHOT_VERSION = 1
+#: How many snapshots are kept: one to use, one for the case that it turns out to be damaged.
+SNAPSHOTS_KEPT = 2
+
+_HEADER_MARK = b"#trouper-snapshot"
+_INDEX_MARK = b"#index"
+_NAME = re.compile(r"snapshot-(\d{20})\.snap")
+
+
+class Snapshot:
+    """An open snapshot: its index is in memory, its payloads are on the disk."""
+
+    def __init__(
+        self, file: File, path: str, seq: int, index: dict[str, tuple[int, int, int]], tags: dict[str, str]
+    ) -> None:
+        self.path = path
+        #: The state is that after this record.
+        self.seq = seq
+        #: The name of each section and its tag, which means what the writer of the snapshot wants.
+        self.sections: Mapping[str, str] = MappingProxyType(tags)
+        self._file = file
+        self._index = index
+
+    def read(self, name: str) -> bytes:
+        """The payload of a section, checked; `KeyError` if there is none, `JournalDamaged` if it is not what was written."""
+        offset, size, checksum = self._index[name]
+        payload = self._file.pread(size, offset)
+        while len(payload) < size and (more := self._file.pread(size - len(payload), offset + len(payload))):
+            payload += more
+        if len(payload) != size or crc32(payload) != checksum:
+            raise JournalDamaged(
+                f"section {name!r} of the snapshot {self.path!r} is damaged; build the state from the records instead, and delete the file",
+                file=self.path,
+                offset=offset,
+                reason="a section of a snapshot is damaged",
+                sessions=(name,),
+            )
+        return payload
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def write_snapshot(
+    disk: Disk,
+    root: str,
+    journal: str,
+    seq: int,
+    sections: Iterable[tuple[str, str, bytes | None]],
+    previous: Snapshot | None,
+) -> str:
+    """Write a snapshot, atomically, and forget all but the newest few."""
+    folder = os.path.join(root, SNAPSHOTS_NAME)
+    make_directory(disk, folder)
+    path = os.path.join(folder, f"snapshot-{seq:020d}.snap")
+    write_file(disk, path, _encode(journal, seq, sections, previous))
+    names = [name for name in disk.list_dir(folder) if _NAME.fullmatch(name)]
+    for name in names[:-SNAPSHOTS_KEPT]:
+        with contextlib.suppress(OSError):  # To forget one is a nicety.
+            disk.unlink(os.path.join(folder, name))
+    return path
+
+
+def _encode(
+    journal: str, seq: int, sections: Iterable[tuple[str, str, bytes | None]], previous: Snapshot | None
+) -> Iterator[bytes]:
+    header = encode_control(_HEADER_MARK, {"version": SNAPSHOT_VERSION, "journal": journal, "seq": seq})
+    buffer = bytearray(header)
+    offset = len(header)
+    index: list[tuple[str, str, int, int, int]] = []
+    for name, tag, given in sections:
+        payload = given
+        if payload is None:
+            if previous is None or name not in previous.sections:
+                raise UsageError(
+                    f"section {name!r} is in no earlier snapshot to copy from; give its payload", name=name
+                )
+            payload = previous.read(name)
+        index.append((name, tag, offset, len(payload), crc32(payload)))
+        buffer += payload
+        buffer += b"\n"
+        offset += len(payload) + 1
+        if len(buffer) >= BLOCK_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    buffer += encode_control(_INDEX_MARK, {"sections": index})
+    buffer += encode_trailer(offset)
+    yield bytes(buffer)
+
+
+def newest_snapshot(disk: Disk, root: str, journal: str) -> tuple[Snapshot | None, tuple[Damage, ...]]:
+    """The newest snapshot that is whole, and those that were passed over for it."""
+    folder = os.path.join(root, SNAPSHOTS_NAME)
+    ignored: list[Damage] = []
+    if disk.is_dir(folder):
+        for name in reversed(disk.list_dir(folder)):
+            if _NAME.fullmatch(name):
+                found = open_snapshot(disk, os.path.join(folder, name), journal)
+                if isinstance(found, Snapshot):
+                    return found, tuple(ignored)
+                ignored.append(found)
+    return None, tuple(ignored)
+
+
+def open_snapshot(disk: Disk, path: str, journal: str) -> Snapshot | Damage:
+    """A snapshot by its header, index and length; or what is wrong with it."""
+    try:
+        file = disk.open_read(path)
+    except OSError as error:
+        return Damage(path, 0, f"the snapshot cannot be opened: {error.strerror}")
+    found = _open(file, path, journal)
+    if isinstance(found, Damage):
+        file.close()
+    return found
+
+
+def _open(file: File, path: str, journal: str) -> Snapshot | Damage:
+    size = file.size()
+    head = file.pread(1024, 0)
+    header = decode_control(_HEADER_MARK, head[: max(0, head.find(b"\n"))])
+    if header is None:
+        return Damage(path, 0, "the header of the snapshot is damaged")
+    if header.get("version") != SNAPSHOT_VERSION:
+        return Damage(
+            path, 0, f"the snapshot has version {header.get('version')!r}, and this Trouper reads {SNAPSHOT_VERSION}"
+        )
+    if header.get("journal") != journal:
+        return Damage(path, 0, "the snapshot belongs to another journal")
+    place = decode_trailer(file.pread(TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
+    if place is None or place >= size:
+        return Damage(path, size, "the snapshot is cut off")
+    line = b"".join(read_range(file, place, size - TRAILER_BYTES))
+    found = decode_control(_INDEX_MARK, line[:-1])
+    if found is None:
+        return Damage(path, place, "the index of the snapshot is damaged")
+    index: dict[str, tuple[int, int, int]] = {}
+    tags: dict[str, str] = {}
+    for name, tag, offset, length, checksum in found["sections"]:
+        index[name] = (offset, length, checksum)
+        tags[name] = tag
+    return Snapshot(file, path, int(header["seq"]), index, tags)
+
+
+def remove_temporary_snapshots(disk: Disk, root: str) -> None:
+    """Delete what a crash in mid-snapshot left."""
+    folder = os.path.join(root, SNAPSHOTS_NAME)
+    if disk.is_dir(folder):
+        for name in disk.list_dir(folder):
+            if name.endswith(TEMPORARY_SUFFIX):
+                disk.unlink(os.path.join(folder, name))
