@@ -1,0 +1,35 @@
+"""What the runtime takes from the world, in one place: wall time, ids, randomness. A simulation hands in its own.
+
+Time comes twice. Deadlines use trio's clock, which only moves forward; what is written down uses the wall clock, which may leap.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from attrs import field, frozen
+
+from trouper.core.ids import IdSource, time_ordered_id
+
+
+class SystemIds:
+    """Ids from the system's clock and randomness."""
+
+    def new(self, prefix: str) -> str:
+        return time_ordered_id(prefix, time.time_ns() // 1_000_000, secrets.randbits(80))
+
+
+@frozen
+class Environment:
+    #: Wall time, seconds since the epoch.
+    now: Callable[[], float] = time.time
+    ids: IdSource = field(factory=SystemIds)
+    #: For jitter only; nothing secret comes from it.
+    random: random.Random = field(factory=random.Random)
+
+    def utc(self) -> datetime:
+        return datetime.fromtimestamp(self.now(), UTC)

@@ -1,0 +1,76 @@
+"""How a session's events reach those who watch it, without ever waiting for them (I33).
+
+A feed is a bounded queue with one reader. Whoever publishes never blocks: a reader that lags behind the bound is cut off, is told so, and reads on
+from the journal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import trio
+
+_END: Final = object()
+
+
+class Lagged(Exception):
+    """The reader fell behind by more than the feed holds. `missed_from` is the first event that it did not get."""
+
+
+class Feed:
+    """One reader's queue. `push` is a plain call; `receive` waits only when there is nothing."""
+
+    __slots__ = ("_ended", "_lagged", "_limit", "_queue", "_reader")
+
+    def __init__(self, limit: int) -> None:
+        self._queue: deque[Any] = deque()
+        self._limit = limit
+        # The task asleep in receive(). While there is one, the queue is empty.
+        self._reader: trio.lowlevel.Task | None = None
+        self._lagged = False
+        self._ended = False
+
+    def push(self, item: Any) -> None:
+        if self._lagged or self._ended:
+            return
+        if len(self._queue) >= self._limit:
+            self._lagged = True
+            return
+        self._queue.append(item)
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            trio.lowlevel.reschedule(reader)
+
+    def end(self) -> None:
+        """Nothing more will come; what is queued is still read."""
+        self._ended = True
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            trio.lowlevel.reschedule(reader)
+
+    async def receive(self) -> Any:
+        """The next item; `Lagged` once after a cut-off, `StopAsyncIteration` at the end."""
+        while not self._queue:
+            if self._lagged:
+                self._lagged = False
+                raise Lagged
+            if self._ended:
+                raise StopAsyncIteration
+            self._reader = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        return self._queue.popleft()
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def __aiter__(self) -> Feed:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self.receive()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)

@@ -1,0 +1,75 @@
+"""What a watcher sees between two recorded events: live, in order, and gone when missed. The journal has the same text in the reply's record."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from attrs import frozen
+
+from trouper.core.ids import CallId
+from trouper.core.messages import Json
+
+
+@frozen
+class TextDelta:
+    """A piece of the reply, exactly as the provider sent it. All pieces of a step share one message id (L4)."""
+
+    message: str
+    text: str
+
+
+@frozen
+class ThinkingDelta:
+    message: str
+    text: str
+
+
+@frozen
+class CallAnnounced:
+    """The model has begun to write a tool call; its arguments are still coming."""
+
+    name: str
+    index: int
+
+
+@frozen
+class ToolProgress:
+    call: CallId
+    current: float | None = None
+    total: float | None = None
+    unit: str = ""
+    label: str = ""
+
+
+@frozen
+class ToolStatus:
+    call: CallId
+    text: str
+
+
+@frozen
+class ToolOutput:
+    call: CallId
+    stream: str
+    delta: str
+
+
+@frozen
+class Narration:
+    """One short line for people: started, waiting, completed, failed (T11)."""
+
+    call: CallId
+    phase: str
+    line: str
+
+
+@frozen
+class CaughtUp:
+    """The reader was too slow for the live feed; recorded events were read from the journal instead, and live deltas in between are missing."""
+
+    missed: Json = None
+
+
+LiveEvent: TypeAlias = (
+    TextDelta | ThinkingDelta | CallAnnounced | ToolProgress | ToolStatus | ToolOutput | Narration | CaughtUp
+)

@@ -1,0 +1,240 @@
+"""A model that plays a script: for tests, demos and benchmarks. In process, no network, deterministic (M15).
+
+    model = Scripted([
+        reply("Let me look.", call("order_status", order_id="17")),
+        reply("It is on its way."),
+    ])
+
+A script is a list of replies, one for each model call, in order; or functions of the request that give one, or `(predicate, reply)` pairs that may
+serve any number of calls. A reply is a list of items: chunks as they are, text (cut into deltas), calls, thinking, and faults: `stall`, `drop`, `fail`.
+Every request is kept in `requests`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+import trio
+from attrs import frozen
+
+from trouper._errors import UsageError
+from trouper.core.messages import Json, Opaque, Usage
+from trouper.models._errors import ModelError, ModelFault, NetworkFault
+from trouper.models.chunks import CallDelta, CallEnd, CallStart, Chunk, Done, TextChunk, ThinkingChunk, UsageChunk
+from trouper.models.protocol import ModelRequest
+
+
+@frozen
+class Stall:
+    """Nothing comes for so long, then the stream goes on."""
+
+    seconds: float
+
+
+@frozen
+class Drop:
+    """The connection is lost."""
+
+
+@frozen
+class Fail:
+    """The provider fails here: before anything was sent, opening fails; later, the stream does."""
+
+    error: ModelError
+
+
+Item: TypeAlias = Chunk | Stall | Drop | Fail
+Play: TypeAlias = tuple[Item, ...]
+Scene: TypeAlias = Play | Callable[[ModelRequest], Play] | tuple[Callable[[ModelRequest], bool], Play]
+
+
+def text(whole: str, deltas: int = 1) -> Play:
+    """Text in `deltas` pieces of about the same length."""
+    size = max(1, -(-len(whole) // deltas))
+    return tuple(TextChunk(whole[i : i + size]) for i in range(0, len(whole), size)) or (TextChunk(""),)
+
+
+def think(whole: str, signature: str | None = None, opaque: Opaque | None = None) -> Play:
+    chunks: Play = (ThinkingChunk(whole),) if whole else ()
+    return (*chunks, ThinkingChunk("", signature, opaque)) if signature or opaque else chunks
+
+
+@frozen
+class _Call:
+    """A call whose index is given when the reply is put together."""
+
+    name: str
+    arguments: Json
+    #: The JSON text to stream instead, which may be broken.
+    raw: str | None = None
+    id: str | None = None
+    opaque: Opaque | None = None
+    parsed: bool = True
+
+
+def call(
+    name: str, arguments: Json = None, /, *, id: str | None = None, opaque: Opaque | None = None, **named: Json
+) -> _Call:
+    """A tool call with its arguments parsed: `call("add", a=1, b=2)` or `call("add", {"a": 1})`."""
+    return _Call(name, named if arguments is None else arguments, id=id, opaque=opaque)
+
+
+def raw_call(name: str, json_text: str, /, *, id: str | None = None) -> _Call:
+    """A tool call whose arguments come as text, broken or not."""
+    return _Call(name, None, raw=json_text, id=id, parsed=False)
+
+
+def stall(seconds: float) -> Play:
+    return (Stall(seconds),)
+
+
+def drop() -> Play:
+    return (Drop(),)
+
+
+def fail(error: ModelError) -> Play:
+    return (Fail(error),)
+
+
+def reply(
+    *items: str | _Call | Item | Sequence[Item],
+    stop: str | None = None,
+    usage: Usage | None = None,
+    deltas: int = 1,
+    end: bool = True,
+) -> Play:
+    """One whole reply: strings become text, calls get their indices, and the end marker follows unless `end=False`."""
+    played: list[Item] = []
+    calls = 0
+    for item in items:
+        match item:
+            case str():
+                played.extend(text(item, deltas))
+            case _Call():
+                played.append(CallStart(calls, item.name, item.id, item.opaque))
+                if item.raw is not None:
+                    played.append(CallDelta(calls, item.raw))
+                played.append(CallEnd(calls, item.arguments if item.parsed else None))
+                calls += 1
+            case tuple() | list():
+                played.extend(item)
+            case _:
+                played.append(item)  # type: ignore[arg-type]
+    if usage is not None:
+        played.append(UsageChunk(usage))
+    if end:
+        played.append(Done(stop or ("tool_use" if calls else "end_turn")))
+    return tuple(played)
+
+
+class Scripted:
+    """Plays its script. When it has run out: `"error"` (default) fails the call, `"repeat"` plays the last reply again, `"cycle"` starts over."""
+
+    def __init__(
+        self,
+        script: Iterable[Scene],
+        *,
+        exhausted: Literal["error", "repeat", "cycle"] = "error",
+        name: str = "scripted:model",
+        context_window: int | None = None,
+        first_delay_s: float = 0.0,
+        delay_s: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.context_window = context_window
+        self.requests: list[ModelRequest] = []
+        self._scenes: list[Play | Callable[[ModelRequest], Play]] = []
+        self._rules: list[tuple[Callable[[ModelRequest], bool], Play]] = []
+        for scene in script:
+            if callable(scene):
+                self._scenes.append(scene)
+            elif len(scene) == 2 and callable(scene[0]):
+                self._rules.append(scene)  # type: ignore[arg-type]
+            else:
+                self._scenes.append(_checked(scene))
+        self._next = 0
+        self._exhausted = exhausted
+        self._first_delay_s = first_delay_s
+        self._delay_s = delay_s
+        #: Streams opened and not yet closed; 0 when nothing leaks.
+        self.open_streams = 0
+
+    def __repr__(self) -> str:
+        return f"<Scripted {self.name} at reply {self._next} of {len(self._scenes)}>"
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        self.requests.append(request)
+        return _Stream(self, self._play_for(request))
+
+    def _play_for(self, request: ModelRequest) -> Play:
+        for predicate, play in self._rules:
+            if predicate(request):
+                return play
+        if self._next >= len(self._scenes):
+            if self._exhausted == "error" or not self._scenes:
+                error = ModelFault(
+                    f"the script has no reply number {self._next + 1}; add one, or set exhausted='repeat'"
+                )
+                return (Fail(error),)
+            if self._exhausted == "cycle":
+                self._next = 0
+            else:
+                self._next = len(self._scenes) - 1
+        scene = self._scenes[self._next]
+        self._next += 1
+        return _checked(scene(request)) if callable(scene) else scene
+
+
+def _checked(play: Any) -> Play:
+    if isinstance(play, str):
+        return reply(play)
+    known = (*Chunk.__args__, Stall, Drop, Fail)
+    for item in play:
+        if not isinstance(item, known):
+            raise UsageError(f"{item!r} cannot be played; write reply(...) around text and calls")
+    return tuple(play)
+
+
+class _Stream:
+    """One playing of one reply. Does not yield to the scheduler between chunks that are due at once: what is there is there."""
+
+    __slots__ = ("_items", "_model", "_started")
+
+    def __init__(self, model: Scripted, play: Play) -> None:
+        self._model = model
+        self._items = play
+        self._started = False
+
+    async def __aenter__(self) -> AsyncIterator[Chunk]:
+        first = self._items[0] if self._items else None
+        await trio.lowlevel.checkpoint()
+        if isinstance(first, Fail):
+            raise first.error
+        self._model.open_streams += 1
+        self._started = True
+        return self._chunks()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._started:
+            self._model.open_streams -= 1
+
+    async def _chunks(self) -> AsyncIterator[Chunk]:
+        delay = self._model._first_delay_s
+        for item in self._items:
+            if delay:
+                await trio.sleep(delay)
+            delay = self._model._delay_s
+            match item:
+                case Stall(seconds):
+                    await trio.sleep(seconds)
+                case Drop():
+                    raise NetworkFault("the connection was lost in mid-stream")
+                case Fail(error):
+                    raise error
+                case _:
+                    yield item
