@@ -2,7 +2,8 @@
 
 The model is stateless: its next move follows from the last message alone (the user's text, or the id of the last tool
 result). So one model object serves any number of sessions, no rival pays for the script, and the plan survives
-whatever a framework does with the history in between.
+whatever a framework does with the history in between. No two calls of a turn are alike, so that no guard against
+loops has reason to step in.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ def opening(text: str) -> Move:
         case "talk":
             return Say(DELTAS)
         case "steps":
-            return _step("steps", 1, "look")
+            return _step("steps", 1, "look-1")
         case "parallel":
-            return Use(tuple(ToolUse(f"parallel.1.{i}", "nap") for i in range(PARALLEL)))
+            return Use(tuple(ToolUse(f"parallel.1.{i}", f"nap-{i}") for i in range(PARALLEL)))
         case "gate":
             return _step("gate", 1, "gate")
         case "hang-stream":
@@ -94,7 +95,7 @@ def after(call_id: str) -> Move:
     """The model's reply to tool results, of which the last has this id."""
     plan, step, _ = call_id.split(".")
     if plan == "steps" and int(step) < STEPS:
-        return _step("steps", int(step) + 1, "look")
+        return _step("steps", int(step) + 1, f"look-{int(step) + 1}")
     return DONE
 
 

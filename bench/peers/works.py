@@ -69,7 +69,7 @@ class Stage:
 
     async def tool(self, key: str) -> str:
         self.tool_calls += 1
-        if key == "nap":
+        if key.startswith("nap"):
             await self._sleep(NAP_S)
         elif key == "gate":
             await self._pass_gate()

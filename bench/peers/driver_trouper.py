@@ -1,0 +1,108 @@
+"""Trouper: a `Model` of our own, one runtime with its journal on disk, events iterated from `session.turn`.
+
+The journal is always on: level "write" where the rivals keep their sessions in memory, "fsync" where they are on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+from talk import STEPS, SYSTEM, TOOL, TOOL_DOC, Move, Say, after, opening
+from works import Stage, main
+
+from trouper import Budget, Limits, open_runtime, tool
+from trouper.events import TextDelta
+from trouper.models import CallDelta, CallEnd, CallStart, Chunk, Done, ModelRequest, TextChunk
+
+
+def _next_move(request: ModelRequest) -> Move:
+    last = request.messages[-1]
+    if last.role == "tool":
+        return after(last.answers[-1].wire_id)
+    return opening(last.text)
+
+
+class ScriptedTalk:
+    name = "scripted:talk"
+    context_window = None
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+        self._stage.asked(len(request.messages))
+        yield self._chunks(_next_move(request))
+
+    async def _chunks(self, move: Move) -> AsyncIterator[Chunk]:
+        if isinstance(move, Say):
+            for delta in move.deltas:
+                yield TextChunk(delta)
+            if move.hang:
+                await self._stage.hang()
+            yield Done("end_turn")
+            return
+        for index, call in enumerate(move.calls):
+            yield CallStart(index, TOOL, id=call.id)
+            yield CallDelta(index, call.arguments_json)
+            yield CallEnd(index)
+        yield Done("tool_use")
+
+
+class TrouperPeer:
+    name = "trouper"
+    packages = ("trouper", "trio")
+    in_stream_way = "Session.interrupt()"
+    durable_way = 'journal, durability="fsync"'
+
+    def __init__(self) -> None:
+        self.stage = Stage(trio.Event, trio.sleep)
+
+        async def work(key: str) -> str:
+            return await self.stage.tool(key)
+
+        work.__doc__ = TOOL_DOC
+        self._tool = tool(work)
+
+    def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        trio.run(main)
+
+    @asynccontextmanager
+    async def open(self, directory: Path, *, durable: bool) -> AsyncIterator[None]:
+        async with open_runtime(
+            directory / "state",
+            model=ScriptedTalk(self.stage),
+            tools=[self._tool],
+            limits=Limits(max_steps=STEPS + 2),
+            budget=Budget(inline_s=60.0),  # the gate may hold a call for longer than a turn would wait by default
+            durability="fsync" if durable else "write",
+        ) as runtime:
+            self._runtime = runtime
+            yield
+
+    async def session(self, key: str) -> Any:
+        return await self._runtime.session(key, system=SYSTEM)
+
+    async def turn(self, session: Any, text: str) -> str:
+        async with session.turn(text) as turn:
+            async for event in turn:
+                if type(event) is TextDelta:
+                    self.stage.heard()
+        turn.result.raise_for_error()
+        return str(turn.result.text)
+
+    async def stop(self, session: Any) -> None:
+        await session.interrupt()
+
+    async def together(self, jobs: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        async with trio.open_nursery() as nursery:
+            for job in jobs:
+                nursery.start_soon(job)
+
+
+if __name__ == "__main__":
+    main(TrouperPeer)
