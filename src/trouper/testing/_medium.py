@@ -7,6 +7,7 @@ merged: two writes to one file may meet different fates, in either order, which 
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -68,13 +69,20 @@ class Content:
     changes: list[Written | Resized] = attrs.field(factory=list)
     #: Whoever holds the lock on this inode. Not on this name: a lock file deleted and made again can be locked twice.
     holder: object | None = None
+    #: Whether a copy of this file may look at the same bytes; then they are copied before they change. A test forks a disk at
+    #: every step, and most files change in few of them.
+    live_shared: bool = False
+    medium_shared: bool = False
 
     def write(self, number: int, offset: int, data: bytes) -> None:
-        overwrite(self.live, offset, data)
+        overwrite(self._own_live(), offset, data)
         self.changes.append(Written(number, offset=offset, data=data))
 
     def resize(self, number: int, size: int) -> None:
-        resize(self.live, size)
+        if self.live:
+            resize(self._own_live(), size)
+        else:
+            self.live, self.live_shared = nothing(size), True
         self.changes.append(Resized(number, size=size))
 
     def sync(self) -> None:
@@ -82,11 +90,45 @@ class Content:
             change.settled = change.settled or not change.doomed
         # Settled changes are applied as far as no doubtful one comes before them: order matters where they overlap.
         while self.changes and self.changes[0].settled:
-            apply(self.medium, self.changes.pop(0))
+            apply(self._own_medium(), self.changes.pop(0))
 
     def doom(self) -> None:
         for change in self.changes:
             change.doomed = change.doomed or not change.settled
+
+    def copy(self) -> Content:
+        self.live_shared = self.medium_shared = True
+        return Content(
+            self.live,
+            self.medium,
+            [attrs.evolve(change) for change in self.changes],
+            live_shared=True,
+            medium_shared=True,
+        )
+
+    def crash(self, fate_of: Callable[[Change], Fate], seed: int) -> None:
+        """Become what a power cut leaves of it."""
+        if not self.medium and len(self.changes) == 1 and isinstance(self.changes[0], Resized):
+            if fate_of(self.changes[0]) is not Fate.DROPPED:
+                self.medium = nothing(self.changes[0].size)
+            self.changes = []
+        elif self.changes:
+            target = self._own_medium()
+            for change in self.changes:
+                damage(target, change, fate_of(change), seed)
+            self.changes = []
+        self.live = self.medium
+        self.live_shared = self.medium_shared = True
+
+    def _own_live(self) -> bytearray:
+        if self.live_shared:
+            self.live, self.live_shared = bytearray(self.live), False
+        return self.live
+
+    def _own_medium(self) -> bytearray:
+        if self.medium_shared:
+            self.medium, self.medium_shared = bytearray(self.medium), False
+        return self.medium
 
 
 @attrs.define(eq=False)
@@ -98,6 +140,12 @@ class Directory:
 
 
 Inode = Content | Directory
+
+
+@functools.cache
+def nothing(size: int) -> bytearray:
+    """NUL bytes, shared by all: a journal's reserve is megabytes of them, and a test has thousands of disks."""
+    return bytearray(size)
 
 
 def overwrite(target: bytearray, offset: int, data: bytes) -> None:
@@ -231,9 +279,7 @@ class Medium:
         everything = list(self.inodes())
         for inode in everything:
             if isinstance(inode, Content):
-                twins[id(inode)] = Content(
-                    bytearray(inode.live), bytearray(inode.medium), [attrs.evolve(change) for change in inode.changes]
-                )
+                twins[id(inode)] = inode.copy()
             else:
                 twins[id(inode)] = Directory()
 
@@ -265,15 +311,16 @@ class Medium:
         """The file system as found after a power cut; `fate_of` is asked once for each unsettled change, with its place."""
         twin = self.copy()
         fates = {change.number: fate_of(place, change) for place, change in enumerate(twin.unsettled())}
+
+        def fate(change: Change) -> Fate:
+            return fates.get(change.number, Fate.KEPT)
+
         for inode in list(twin.inodes()):
             if isinstance(inode, Content):
-                for change in inode.changes:
-                    damage(inode.medium, change, fates.get(change.number, Fate.KEPT), seed)
-                inode.changes = []
-                inode.live = bytearray(inode.medium)
+                inode.crash(fate, seed)
         for rename in twin.renames:
             # File systems journal their names: one is there or it is not, so every fate but DROPPED keeps it.
-            if fates.get(rename.number, Fate.KEPT) is not Fate.DROPPED:
+            if fate(rename) is not Fate.DROPPED:
                 _settle(rename)
         everything = list(twin.inodes())
         twin.renames = []

@@ -112,6 +112,7 @@ class CrashDisk:
                 inode = Content()
                 directory.names[name] = directory.medium[name] = inode
             inode.live, inode.medium, inode.changes = bytearray(data), bytearray(data), []
+            inode.live_shared = inode.medium_shared = False
 
     # The end of a process, and of a computer's day.
 
@@ -300,6 +301,11 @@ class CrashDisk:
             if isinstance(there, Directory) and there.names:
                 raise os_error(errno.ENOTEMPTY, source, target)
             self._machine.medium.move((old, old_name, None), (new, new_name, inode))
+            for file in self._files:
+                if file._inode is inode:
+                    file.path = (
+                        target  # So that the log, and the patterns of faults, know the file by its name of today.
+                    )
 
     def unlink(self, path: str) -> None:
         with self._call("unlink", path):
