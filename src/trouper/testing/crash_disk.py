@@ -291,9 +291,13 @@ class CrashDisk:
             inode = old.names.get(old_name)
             if inode is None:
                 raise os_error(errno.ENOENT, source, target)
+            if isinstance(inode, Directory) and target.rstrip("/").startswith(source.rstrip("/") + "/"):
+                raise os_error(errno.EINVAL, source, target)
             there = new.names.get(new_name)
             if there is inode:
                 return
+            if source.startswith(target.rstrip("/") + "/"):
+                raise os_error(errno.ENOTEMPTY, source, target)
             if isinstance(there, Directory) and not isinstance(inode, Directory):
                 raise os_error(errno.EISDIR, source, target)
             if isinstance(there, Content) and isinstance(inode, Directory):
