@@ -152,7 +152,7 @@ class Scripted:
             if callable(scene):
                 self._scenes.append(scene)
             elif len(scene) == 2 and callable(scene[0]):
-                self._rules.append(scene)  # type: ignore[arg-type]
+                self._rules.append(scene)
             else:
                 self._scenes.append(_checked(scene))
         self._next = 0

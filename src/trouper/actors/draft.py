@@ -1,0 +1,164 @@
+"""A reply under way: chunks in, a message out.
+
+Adjacent pieces of text become one part, so do those of thinking, up to the signature that seals them. A call enters the message only when it is
+whole; half-built ones never do (L13). Lengths of the pieces are kept as they came, so that the exact stream can be told again (M5).
+"""
+
+from __future__ import annotations
+
+from trouper.core.ids import call_id
+from trouper.core.messages import NO_USAGE as _NO_USAGE
+from trouper.core.messages import Json, Kind, Message, Opaque, Part, Text, Thinking, ToolCall, Usage
+from trouper.models.chunks import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Chunk,
+    Done,
+    PartChunk,
+    TextChunk,
+    ThinkingChunk,
+    UsageChunk,
+)
+
+
+class OpenCall:
+    """A call whose pieces are still coming, or one that is whole: then `ended`."""
+
+    __slots__ = ("arguments", "buffer", "ended", "id", "name", "opaque")
+
+    def __init__(self, name: str, id: str | None, opaque: Opaque | None) -> None:
+        self.name = name
+        self.id = id
+        self.opaque = opaque
+        self.buffer: list[str] = []
+        self.arguments: Json | None = None
+        self.ended = False
+
+
+class Draft:
+    """What has been said of one reply so far."""
+
+    __slots__ = ("_calls", "_order", "_text", "_thinking", "chars", "cuts", "done", "progressed", "usage")
+
+    def __init__(self) -> None:
+        self._order: list[Part | OpenCall] = []
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._calls: dict[int, OpenCall] = {}
+        self.cuts: list[int] = []
+        self.usage: Usage = _NO_USAGE
+        self.done: Done | None = None
+        self.chars = 0
+        #: Text, thinking or the start of a call has come (L5).
+        self.progressed = False
+
+    def add(self, chunk: Chunk) -> None:
+        match chunk:
+            case TextChunk(text, opaque):
+                if self._thinking:
+                    self._close_thinking()
+                self._text.append(text)
+                self.cuts.append(len(text))
+                self.chars += len(text)
+                if opaque is not None:
+                    self._close_text(opaque)
+                if not self.progressed and text and not text.isspace():
+                    self.progressed = True
+            case ThinkingChunk(text, signature, opaque):
+                if self._text:
+                    self._close_text()
+                if text:
+                    self._thinking.append(text)
+                    self.cuts.append(len(text))
+                    self.chars += len(text)
+                    if not text.isspace():
+                        self.progressed = True
+                if signature is not None or opaque is not None:
+                    self._close_thinking(signature, opaque)
+            case CallStart(index, name, id, opaque):
+                self.close_parts()
+                call = self._calls[index] = OpenCall(name, id, opaque)
+                self._order.append(call)
+                self.progressed = True
+            case CallDelta(index, fragment):
+                self.chars += len(fragment)
+                if index in self._calls:
+                    self._calls[index].buffer.append(fragment)
+            case CallEnd(index, arguments, opaque):
+                if index in self._calls:
+                    call = self._calls[index]
+                    call.ended = True
+                    call.arguments = arguments
+                    call.opaque = opaque if opaque is not None else call.opaque
+            case PartChunk(part):
+                self.close_parts()
+                self._order.append(part)
+                self.progressed = True
+            case UsageChunk(usage):
+                self.usage = usage
+            case Done():
+                self.done = chunk
+            case _:
+                pass  # A keep-alive says nothing.
+
+    def close_parts(self) -> None:
+        if self._text:
+            self._close_text()
+        if self._thinking:
+            self._close_thinking()
+
+    def _close_text(self, opaque: Opaque | None = None) -> None:
+        self._order.append(Text("".join(self._text), opaque))
+        self._text.clear()
+
+    def _close_thinking(self, signature: str | None = None, opaque: Opaque | None = None) -> None:
+        self._order.append(Thinking("".join(self._thinking), signature, opaque))
+        self._thinking.clear()
+
+    @property
+    def open_calls(self) -> list[OpenCall]:
+        """The calls that are whole, in declared order."""
+        return [item for item in self._order if isinstance(item, OpenCall) and item.ended]
+
+    def message(self, turn: int, step: int, arguments: list[Json]) -> Message:
+        """The whole reply; `arguments` are those of the whole calls, in order, parsed and repaired."""
+        self.close_parts()
+        parts: list[Part] = []
+        used: set[str] = set()
+        index = 0
+        for item in self._order:
+            if not isinstance(item, OpenCall):
+                parts.append(item)
+            elif item.ended:
+                # A provider's id serves only if it tells the calls of this message apart.
+                provider_id = item.id if item.id and item.id not in used else None
+                if provider_id is not None:
+                    used.add(provider_id)
+                parts.append(
+                    ToolCall(call_id(turn, step, index), item.name, arguments[index], provider_id, item.opaque)
+                )
+                index += 1
+        return Message("assistant", tuple(parts))
+
+    def partial(self) -> Message | None:
+        """What can be kept of an unfinished reply: its text and sealed thinking, without calls; `None` if nothing was said."""
+        parts: list[Part] = [
+            item
+            for item in self._order
+            if isinstance(item, Text) or (isinstance(item, Thinking) and (item.signature or item.opaque))
+        ]
+        if self._text:
+            parts.append(Text("".join(self._text)))
+        if not any(isinstance(part, Text) and part.text.strip() for part in parts):
+            return None
+        kind: Kind = "cut_short"
+        return Message("assistant", tuple(parts), kind)
+
+    @property
+    def text(self) -> str:
+        return "".join(item.text for item in self._order if isinstance(item, Text)) + "".join(self._text)
+
+    @property
+    def thinking(self) -> str:
+        return "".join(item.text for item in self._order if isinstance(item, Thinking)) + "".join(self._thinking)

@@ -1,0 +1,173 @@
+"""One step's model call: open, stream, watch the clock, try again where that is safe, and say what came out.
+
+Trying again is safe only before any progress: output that somebody has seen is never produced twice (L13). A call that was refused while opening
+is tried three more times; one that stalls or is dropped before it said anything is opened again, six attempts in all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+import trio
+from attrs import frozen
+
+from trouper.actors.draft import Draft
+from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
+from trouper.core.messages import Fault
+from trouper.core.settings import Deadlines, Limits, Retry
+from trouper.core.values import changed
+from trouper.models._errors import ModelError, ModelFault, NetworkFault
+from trouper.models.chunks import CallStart, Chunk, KeepAlive, TextChunk, ThinkingChunk, UsageChunk
+from trouper.models.protocol import Model, ModelRequest
+
+#: The idle deadline is moved on at most this often (as a share of it): moving it for every delta would cost more than the delta.
+_DEADLINE_SLACK = 0.01
+#: A crash loses at most this much of what was seen: the first piece is noted after the first interval, the rest every so often (J1).
+_FIRST_NOTE_S = 0.1
+_NOTE_EVERY_S = 0.5
+
+
+@frozen
+class Failed:
+    """The call failed for good; the draft holds what had been said."""
+
+    fault: Fault
+
+
+class ModelCall:
+    """Runs one request to its end. The draft is there for the session to look at, should it interrupt."""
+
+    def __init__(
+        self,
+        model: Model,
+        request: ModelRequest,
+        limits: Limits,
+        jitter: random.Random,
+        *,
+        publish: Callable[[LiveEvent], None] | None = None,
+        on_retry: Callable[[int, Fault, float], None] | None = None,
+        on_note: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._model = model
+        self._request = request
+        self._limits = limits
+        self._jitter = jitter
+        self._publish = publish
+        self._on_retry = on_retry
+        self._on_note = on_note
+        self.draft = Draft()
+        self._noted_text = self._noted_thinking = 0
+        #: Whether the attempt under way got as far as a stream.
+        self._streaming = False
+
+    async def run(self) -> Draft | Failed:
+        """The finished draft, or why there is none."""
+        retry = self._limits.retry
+        opens_left = retry.opens
+        step_s = self._limits.deadlines.step_s
+        step_end = trio.current_time() + step_s if step_s is not None else float("inf")
+        attempt = 1
+        while True:
+            opened = False
+            try:
+                opened = await self._attempt(attempt, step_end)
+                return self.draft
+            except ModelError as error:
+                opened = opened or self._streaming
+                fault = error.as_fault()
+            except (
+                Exception
+            ) as error:  # A model client is foreign code: what it raises ends this call, not the session.
+                opened = True
+                fault = ModelFault(
+                    f"the model client {self._model.name!r} failed: {type(error).__name__}: {error}"
+                ).as_fault()
+            if not fault.retryable or self.draft.progressed or attempt >= retry.attempts:
+                return Failed(fault)
+            if not self._streaming:
+                if opens_left == 0:
+                    return Failed(fault)
+                opens_left -= 1
+            delay = backoff_s(retry, attempt, fault.retry_after_s, self._jitter)
+            if trio.current_time() + delay >= step_end:
+                return Failed(fault)
+            if self._on_retry is not None:
+                self._on_retry(attempt, fault, delay)
+            await trio.sleep(delay)
+            attempt += 1
+            self.draft = Draft()
+            self._noted_text = self._noted_thinking = 0
+
+    async def _attempt(self, attempt: int, step_end: float) -> None:
+        deadlines = self._limits.deadlines
+        self._streaming = False
+        watch = trio.CancelScope(deadline=min(trio.current_time() + deadlines.connect_s, step_end))
+        with watch:
+            request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
+            async with self._model.stream(request) as chunks:
+                self._streaming = True
+                await self._read(chunks, watch, step_end, deadlines)
+        if watch.cancelled_caught:
+            raise NetworkFault(self._silence(deadlines, step_end))
+        if self.draft.done is None:
+            raise NetworkFault("the stream ended without its end marker; it was cut off")
+
+    async def _read(self, chunks: AsyncIterator[Chunk], watch: trio.CancelScope, step_end: float, deadlines: Deadlines) -> None:
+        draft, publish = self.draft, self._publish
+        text_id = f"m_{self._request.turn}_{self._request.step}"
+        thinking_id = f"r_{self._request.turn}_{self._request.step}"
+        slack = min(1.0, deadlines.idle_s * _DEADLINE_SLACK)
+        now = trio.current_time()
+        watch.deadline = min(now + deadlines.first_event_s, step_end)
+        note_at = now + _FIRST_NOTE_S if self._on_note is not None else float("inf")
+        limit = self._limits.reply_chars
+        async for chunk in chunks:
+            if type(chunk) is KeepAlive or type(chunk) is UsageChunk:
+                draft.add(chunk)
+                continue
+            draft.add(chunk)
+            now = trio.current_time()
+            idle_end = now + deadlines.idle_s
+            if not -slack < idle_end - watch.deadline < slack:
+                watch.deadline = min(idle_end, step_end)
+            if publish is not None:
+                match chunk:
+                    case TextChunk(text) if text:
+                        publish(TextDelta(text_id, text))
+                    case ThinkingChunk(text) if text:
+                        publish(ThinkingDelta(thinking_id, text))
+                    case CallStart(index, name):
+                        publish(CallAnnounced(name, index))
+                    case _:
+                        pass
+            if now >= note_at:
+                self._note()
+                note_at = now + _NOTE_EVERY_S
+            if draft.chars > limit:
+                raise ModelFault(f"the reply is longer than {limit} characters; the limit is Limits.reply_chars")
+            if draft.done is not None:
+                return
+
+    def _note(self) -> None:
+        text, thinking = self.draft.text, self.draft.thinking
+        if self._on_note is not None and (len(text) > self._noted_text or len(thinking) > self._noted_thinking):
+            self._on_note(text[self._noted_text :], thinking[self._noted_thinking :])
+            self._noted_text, self._noted_thinking = len(text), len(thinking)
+
+    def _silence(self, deadlines: Deadlines, step_end: float) -> str:
+        if trio.current_time() >= step_end:
+            return f"the step took longer than {deadlines.step_s} s"
+        if not self._streaming:
+            return f"no connection within {deadlines.connect_s} s"
+        if not self.draft.progressed:
+            return f"the stream was silent for {deadlines.first_event_s} s"
+        return f"the stream stalled: nothing for {deadlines.idle_s} s"
+
+
+def backoff_s(retry: Retry, attempt: int, advised_s: float | None, jitter: random.Random) -> float:
+    """Doubling from the first delay to the cap, jittered downwards by up to a quarter; a provider's own advice comes first (L11)."""
+    if advised_s is not None:
+        return max(0.0, advised_s)
+    delay = min(retry.max_delay_s, retry.first_delay_s * 2.0 ** (attempt - 1))
+    return delay * (1.0 - 0.25 * jitter.random())
