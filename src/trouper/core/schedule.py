@@ -1,0 +1,547 @@
+"""Schedules: what is to happen at a time, once or again and again (B18-B20). Time is handed in; see `trouper.core.cron` for when things are due.
+
+A fire is *claimed*, and the claim journaled, before anything acts on it; and *completed* after. A claim that a crash left open is claimed once more, and then given up:
+nobody acts on one claim more than twice, and on a cancelled schedule not at all (I32). Each due time is claimed, or counted as skipped, exactly once; a clock that is
+set back by less than a day makes nothing happen twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Literal, TypeAlias, assert_never
+
+from attrs import evolve as change
+from attrs import frozen
+
+from trouper._errors import CommandRejected
+from trouper.core.cron import (
+    MIN_INTERVAL_S,
+    Cron,
+    InvalidSchedule,
+    OneShot,
+    When,
+    count_fires,
+    newest_fires,
+    next_fire,
+    parse_when,
+)
+from trouper.core.ids import ScheduleId, TaskId
+from trouper.core.lifecycle import Table, move
+from trouper.core.messages import Json
+
+__all__ = [
+    "FIRE_TRANSITIONS",
+    "TRANSITIONS",
+    "ActOnFire",
+    "AwaitDue",
+    "CancelSchedule",
+    "Claim",
+    "ClaimFires",
+    "CompleteFire",
+    "CreateSchedule",
+    "Cron",
+    "FireState",
+    "InvalidSchedule",
+    "Missed",
+    "OneShot",
+    "RecoverFires",
+    "Schedule",
+    "ScheduleCancelled",
+    "ScheduleCommand",
+    "ScheduleCreated",
+    "ScheduleEvent",
+    "ScheduleFinished",
+    "ScheduleFireAbandoned",
+    "ScheduleFireClaimed",
+    "ScheduleFireCompleted",
+    "ScheduleFireReclaimed",
+    "ScheduleFiresSkipped",
+    "ScheduleLimits",
+    "ScheduleRebased",
+    "ScheduleState",
+    "ScheduleWork",
+    "ScheduledMessage",
+    "ScheduledRun",
+    "Schedules",
+    "When",
+    "decide",
+    "evolve",
+    "outstanding",
+    "parse_when",
+]
+
+#: Claims of one schedule that are open at once; a fire that finds no room is skipped, and counted.
+CLAIMS_MAX = 16
+#: Runs of a schedule that the state lists; the journal has all of them.
+RUNS_MAX = 20
+SETTLED_MAX = 50
+#: Skipped fires are counted exactly up to here: a decade of missed minutes must not stall a start.
+COUNT_MAX = 1_000
+#: A clock that falls back by more than this was wrong before, and a schedule that waited for it would wait too long.
+REBASE_AFTER_S = 86_400.0
+
+#: What becomes of fires that were missed: none is made up for, the newest one is, or all up to a cap.
+Missed: TypeAlias = Literal["skip", "once", "all"]
+
+
+class ScheduleState(Enum):
+    ACTIVE = "active"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class FireState(Enum):
+    CLAIMED = "claimed"
+    #: Claimed a second time, after a crash.
+    RECLAIMED = "reclaimed"
+    COMPLETED = "completed"
+    ABANDONED = "abandoned"
+
+
+@frozen
+class ScheduleLimits:
+    active: int = 5
+    min_interval_s: float = MIN_INTERVAL_S
+    #: How many missed fires the policy "all" makes up for.
+    catch_up: int = 10
+    #: A fire that is later than this was missed.
+    missed_after_s: float = 60.0
+
+
+DEFAULT_LIMITS = ScheduleLimits()
+
+
+@frozen
+class ScheduledRun:
+    """A fire starts a run of the tool directly; no model turn is needed (B19)."""
+
+    tool: str
+    arguments: Json
+    title: str = ""
+    signal_on_completion: bool = True
+
+
+@frozen
+class ScheduledMessage:
+    """A fire sends the session this message."""
+
+    text: str
+
+
+@frozen
+class Claim:
+    fire: int
+    due: float
+    state: FireState
+    at: float
+
+
+@frozen
+class Schedule:
+    id: ScheduleId
+    title: str
+    when: When
+    action: ScheduledRun | ScheduledMessage
+    missed: Missed
+    state: ScheduleState
+    created_at: float
+    #: `None`: no more fires to come.
+    next_at: float | None
+    #: The latest time at which fires were claimed: what is due until then has been dealt with.
+    seen_at: float
+    fires: int = 0
+    skipped: int = 0
+    abandoned: int = 0
+    claims: Mapping[int, Claim] = {}
+    #: The tasks that it started, newest last.
+    runs: tuple[TaskId, ...] = ()
+    ended_at: float | None = None
+
+
+@frozen
+class Schedules:
+    """All schedules of one session: the active ones, and the last few that are over."""
+
+    active: Mapping[ScheduleId, Schedule] = {}
+    settled: Mapping[ScheduleId, Schedule] = {}
+
+    def get(self, schedule_id: str) -> Schedule | None:
+        return self.active.get(ScheduleId(schedule_id)) or self.settled.get(ScheduleId(schedule_id))
+
+
+# --- commands ---
+
+
+@frozen
+class CreateSchedule:
+    id: ScheduleId
+    title: str
+    when: When
+    action: ScheduledRun | ScheduledMessage
+    at: float
+    missed: Missed = "once"
+    limits: ScheduleLimits = DEFAULT_LIMITS
+
+
+@frozen
+class ClaimFires:
+    """Claim whatever is due. Send it when a timer of `outstanding` is up, at start-up, and every now and then: clocks get set."""
+
+    at: float
+    limits: ScheduleLimits = DEFAULT_LIMITS
+
+
+@frozen
+class CompleteFire:
+    """The fire was acted on; best in the same record as the act itself, so that no crash comes between the two."""
+
+    schedule_id: ScheduleId
+    fire: int
+    at: float
+    task_id: TaskId | None = None
+    #: Empty, or why nothing came of it: the run limit was reached, the tool is gone...
+    refusal: str = ""
+
+
+@frozen
+class RecoverFires:
+    """At start-up: claims that a crash left open are claimed once more, or given up."""
+
+    at: float
+
+
+@frozen
+class CancelSchedule:
+    schedule_id: ScheduleId
+    at: float
+    reason: str = ""
+
+
+ScheduleCommand: TypeAlias = CreateSchedule | ClaimFires | CompleteFire | RecoverFires | CancelSchedule
+
+
+# --- events ---
+
+
+@frozen
+class ScheduleCreated:
+    id: ScheduleId
+    title: str
+    when: When
+    action: ScheduledRun | ScheduledMessage
+    missed: Missed
+    next_at: float
+    at: float
+
+
+@frozen
+class ScheduleFireClaimed:
+    schedule_id: ScheduleId
+    fire: int
+    due: float
+    next_at: float | None
+    at: float
+
+
+@frozen
+class ScheduleFireReclaimed:
+    schedule_id: ScheduleId
+    fire: int
+    at: float
+
+
+@frozen
+class ScheduleFireCompleted:
+    schedule_id: ScheduleId
+    fire: int
+    at: float
+    task_id: TaskId | None = None
+    refusal: str = ""
+
+
+@frozen
+class ScheduleFireAbandoned:
+    schedule_id: ScheduleId
+    fire: int
+    due: float
+    at: float
+
+
+@frozen
+class ScheduleFiresSkipped:
+    """Due times that nobody acts on, and why."""
+
+    schedule_id: ScheduleId
+    count: int
+    #: False: there were more than anyone counts.
+    exact: bool
+    #: The oldest due time that was skipped.
+    first: float
+    reason: Literal["missed", "busy"]
+    next_at: float | None
+    at: float
+
+
+@frozen
+class ScheduleRebased:
+    """The clock had been far ahead and was set right; the next fire follows from the new time."""
+
+    schedule_id: ScheduleId
+    next_at: float | None
+    at: float
+
+
+@frozen
+class ScheduleFinished:
+    schedule_id: ScheduleId
+    at: float
+
+
+@frozen
+class ScheduleCancelled:
+    schedule_id: ScheduleId
+    at: float
+    reason: str = ""
+
+
+ScheduleEvent: TypeAlias = (
+    ScheduleCreated
+    | ScheduleFireClaimed
+    | ScheduleFireReclaimed
+    | ScheduleFireCompleted
+    | ScheduleFireAbandoned
+    | ScheduleFiresSkipped
+    | ScheduleRebased
+    | ScheduleFinished
+    | ScheduleCancelled
+)
+
+S = ScheduleState
+F = FireState
+TRANSITIONS: Table[ScheduleState] = {
+    (None, ScheduleCreated): S.ACTIVE,
+    (S.ACTIVE, ScheduleFinished): S.FINISHED,
+    (S.ACTIVE, ScheduleCancelled): S.CANCELLED,
+    **{
+        (S.ACTIVE, event): S.ACTIVE
+        for event in (
+            ScheduleFireClaimed,
+            ScheduleFireReclaimed,
+            ScheduleFireCompleted,
+            ScheduleFireAbandoned,
+            ScheduleFiresSkipped,
+            ScheduleRebased,
+        )
+    },
+}
+FIRE_TRANSITIONS: Table[FireState] = {
+    (None, ScheduleFireClaimed): F.CLAIMED,
+    (F.CLAIMED, ScheduleFireReclaimed): F.RECLAIMED,
+    (F.CLAIMED, ScheduleFireCompleted): F.COMPLETED,
+    (F.RECLAIMED, ScheduleFireCompleted): F.COMPLETED,
+    (F.RECLAIMED, ScheduleFireAbandoned): F.ABANDONED,
+}
+
+
+# --- work ---
+
+
+@frozen
+class AwaitDue:
+    schedule_id: ScheduleId
+    at: float
+
+
+@frozen
+class ActOnFire:
+    schedule_id: ScheduleId
+    fire: int
+    due: float
+    action: ScheduledRun | ScheduledMessage
+
+
+ScheduleWork: TypeAlias = AwaitDue | ActOnFire
+
+
+def outstanding(schedules: Schedules) -> dict[tuple[str, ScheduleId, float], ScheduleWork]:
+    """A timer for each schedule, and each claimed fire that has not been acted on."""
+    work: dict[tuple[str, ScheduleId, float], ScheduleWork] = {}
+    for schedule in schedules.active.values():
+        if schedule.next_at is not None:
+            work["due", schedule.id, schedule.next_at] = AwaitDue(schedule.id, schedule.next_at)
+        for claim in schedule.claims.values():
+            # The key has the time of the claim, so that claiming it once more is new work.
+            work[f"fire {claim.fire}", schedule.id, claim.at] = ActOnFire(
+                schedule.id, claim.fire, claim.due, schedule.action
+            )
+    return work
+
+
+# --- decide ---
+
+
+def decide(schedules: Schedules, command: ScheduleCommand) -> tuple[ScheduleEvent, ...]:
+    match command:
+        case CreateSchedule():
+            return _create(schedules, command)
+        case ClaimFires(at=at, limits=limits):
+            return tuple(event for schedule in schedules.active.values() for event in _claim(schedule, at, limits))
+        case CompleteFire(schedule_id=schedule_id, fire=fire, at=at):
+            schedule = schedules.active.get(schedule_id)
+            if schedule is None or fire not in schedule.claims:
+                return ()  # Cancelled or given up meanwhile.
+            done = ScheduleFireCompleted(schedule_id, fire, at, command.task_id, command.refusal)
+            return (done, *_finish(schedule, len(schedule.claims) - 1, schedule.next_at, at))
+        case RecoverFires(at=at):
+            return tuple(event for schedule in schedules.active.values() for event in _recover(schedule, at))
+        case CancelSchedule(schedule_id=schedule_id, at=at, reason=reason):
+            if schedules.get(schedule_id) is None:
+                raise CommandRejected(
+                    f"there is no schedule {schedule_id!r} in this session; list the schedules to see their ids",
+                    schedule_id=schedule_id,
+                )
+            return (ScheduleCancelled(schedule_id, at, reason),) if schedule_id in schedules.active else ()
+        case _:
+            assert_never(command)
+
+
+def _create(schedules: Schedules, command: CreateSchedule) -> tuple[ScheduleEvent, ...]:
+    if schedules.get(command.id) is not None:
+        raise CommandRejected(
+            f"schedule {command.id!r} exists already; give each schedule a fresh id", schedule_id=command.id
+        )
+    if len(schedules.active) >= command.limits.active:
+        raise CommandRejected(
+            f"this session already has {len(schedules.active)!r} active schedules, and {command.limits.active} is the limit; cancel one first",
+            limit=command.limits.active,
+        )
+    next_at = next_fire(command.when, command.at)
+    if next_at is None:
+        raise InvalidSchedule(
+            f"schedule {command.id!r} is never due from now on; give a time to come", schedule_id=command.id
+        )
+    return (
+        ScheduleCreated(command.id, command.title, command.when, command.action, command.missed, next_at, command.at),
+    )
+
+
+def _claim(schedule: Schedule, at: float, limits: ScheduleLimits) -> tuple[ScheduleEvent, ...]:
+    first = schedule.next_at
+    if first is None:
+        return ()
+    if schedule.seen_at - at > REBASE_AFTER_S and isinstance(schedule.when, Cron):
+        return (ScheduleRebased(schedule.id, next_fire(schedule.when, at), at),)
+    if first > at:
+        return ()
+    wanted = newest_fires(schedule.when, first, at, limits.catch_up if schedule.missed == "all" else 1)
+    if schedule.missed == "skip":
+        wanted = tuple(due for due in wanted if at - due <= limits.missed_after_s)
+    room = CLAIMS_MAX - len(schedule.claims)
+    claimed = wanted[-room:] if room > 0 else ()
+    next_at = next_fire(schedule.when, at)
+    total = count_fires(schedule.when, first, at, COUNT_MAX + len(claimed))
+    skipped = total - len(claimed)
+    events: list[ScheduleEvent] = []
+    if skipped:
+        reason: Literal["missed", "busy"] = "busy" if len(claimed) < len(wanted) else "missed"
+        events.append(ScheduleFiresSkipped(schedule.id, skipped, skipped < COUNT_MAX, first, reason, next_at, at))
+    events += [
+        ScheduleFireClaimed(schedule.id, schedule.fires + number, due, next_at, at)
+        for number, due in enumerate(claimed, start=1)
+    ]
+    return (*events, *_finish(schedule, len(schedule.claims) + len(claimed), next_at, at))
+
+
+def _recover(schedule: Schedule, at: float) -> tuple[ScheduleEvent, ...]:
+    events: list[ScheduleEvent] = []
+    left = len(schedule.claims)
+    for claim in schedule.claims.values():
+        if claim.state is F.CLAIMED:
+            events.append(ScheduleFireReclaimed(schedule.id, claim.fire, at))
+        else:
+            events.append(ScheduleFireAbandoned(schedule.id, claim.fire, claim.due, at))
+            left -= 1
+    return (*events, *(_finish(schedule, left, schedule.next_at, at) if events else ()))
+
+
+def _finish(schedule: Schedule, claims_left: int, next_at: float | None, at: float) -> tuple[ScheduleEvent, ...]:
+    return (ScheduleFinished(schedule.id, at),) if next_at is None and claims_left == 0 else ()
+
+
+# --- evolve ---
+
+
+def evolve(schedules: Schedules, event: ScheduleEvent) -> Schedules:
+    if isinstance(event, ScheduleCreated):
+        created = Schedule(
+            id=event.id,
+            title=event.title,
+            when=event.when,
+            action=event.action,
+            missed=event.missed,
+            state=move(TRANSITIONS, None, event),
+            created_at=event.at,
+            next_at=event.next_at,
+            seen_at=event.at,
+        )
+        return change(schedules, active={**schedules.active, created.id: created})
+    schedule = _evolve_schedule(schedules.active[event.schedule_id], event)
+    if schedule.state is S.ACTIVE:
+        return change(schedules, active={**schedules.active, schedule.id: schedule})
+    active = {key: other for key, other in schedules.active.items() if key != schedule.id}
+    settled = {**schedules.settled, schedule.id: schedule}
+    for key in tuple(settled)[: max(0, len(settled) - SETTLED_MAX)]:
+        del settled[key]
+    return change(schedules, active=active, settled=settled)
+
+
+def _evolve_schedule(
+    schedule: Schedule,
+    event: (
+        ScheduleFireClaimed
+        | ScheduleFireReclaimed
+        | ScheduleFireCompleted
+        | ScheduleFireAbandoned
+        | ScheduleFiresSkipped
+        | ScheduleRebased
+        | ScheduleFinished
+        | ScheduleCancelled
+    ),
+) -> Schedule:
+    state = move(TRANSITIONS, schedule.state, event)
+    match event:
+        case ScheduleFireClaimed(fire=fire, due=due, next_at=next_at, at=at):
+            claim = Claim(fire, due, move(FIRE_TRANSITIONS, None, event), at)
+            return change(
+                schedule,
+                claims={**schedule.claims, fire: claim},
+                fires=fire,
+                next_at=next_at,
+                seen_at=max(at, schedule.seen_at),
+            )
+        case ScheduleFireReclaimed(fire=fire, at=at):
+            claim = schedule.claims[fire]
+            claim = change(claim, state=move(FIRE_TRANSITIONS, claim.state, event), at=at)
+            return change(schedule, claims={**schedule.claims, fire: claim})
+        case ScheduleFireCompleted(fire=fire, task_id=task_id):
+            move(FIRE_TRANSITIONS, schedule.claims[fire].state, event)
+            runs = schedule.runs if task_id is None else (*schedule.runs, task_id)[-RUNS_MAX:]
+            return change(schedule, claims=_without(schedule, fire), runs=runs)
+        case ScheduleFireAbandoned(fire=fire):
+            move(FIRE_TRANSITIONS, schedule.claims[fire].state, event)
+            return change(schedule, claims=_without(schedule, fire), abandoned=schedule.abandoned + 1)
+        case ScheduleFiresSkipped(count=count, next_at=next_at, at=at):
+            return change(
+                schedule, skipped=schedule.skipped + count, next_at=next_at, seen_at=max(at, schedule.seen_at)
+            )
+        case ScheduleRebased(next_at=next_at, at=at):
+            return change(schedule, next_at=next_at, seen_at=at)
+        case ScheduleFinished(at=at) | ScheduleCancelled(at=at):
+            return change(schedule, state=state, claims={}, next_at=None, ended_at=at)
+        case _:
+            assert_never(event)
+
+
+def _without(schedule: Schedule, fire: int) -> dict[int, Claim]:
+    return {number: claim for number, claim in schedule.claims.items() if number != fire}
