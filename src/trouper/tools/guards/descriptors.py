@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 from attrs import frozen
@@ -69,6 +70,14 @@ def require_private(descriptor: int, shown: str, *, tighten: bool) -> None:
         os.fchmod(descriptor, DIRECTORY_MODE)
     elif status.st_mode & 0o022:
         raise ConfigError(f"{shown!r} can be written by other users; run: chmod go-w {shown!r}", path=shown)
+
+
+def make_trusted(path: Path) -> None:
+    """The operator's directory, and those above it that are missing; all of them private, whatever the umask."""
+    for directory in (*reversed(path.parents), path):
+        with suppress(FileExistsError):
+            os.mkdir(directory, DIRECTORY_MODE)
+            os.chmod(directory, DIRECTORY_MODE)
 
 
 def make_directory(parent: int, name: str) -> int:

@@ -12,7 +12,7 @@ What is refused, and why:
   a link whose other names were all removed is an ordinary file by then.
 
 Writes are whole or not at all: a temporary file beside the target, then a rename. Files are 0600 and directories 0700 whatever the umask.
-All methods block: call them in a worker thread. One instance per session, as its lock is what makes compare-and-swap true.
+All methods block: call them in a worker thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from attrs import frozen
 from trouper._errors import ConfigError
 from trouper.tools.guards.descriptors import (
     CREATE_FILE,
-    DIRECTORY_MODE,
     FILE_MODE,
     OPEN_DIRECTORY,
     Entry,
@@ -42,15 +41,16 @@ from trouper.tools.guards.descriptors import (
     from_os,
     look,
     make_directory,
+    make_trusted,
     missing,
     not_plain,
     open_in,
     open_regular,
+    quoted,
     remove_tree,
     require_hash,
     require_plain_file,
     require_private,
-    quoted,
     sweep_directory,
     unlink_quietly,
     write_all,
@@ -60,6 +60,8 @@ from trouper.tools.guards.names import DEPTH_MAX, TEMPORARY_PREFIX, parse_path
 _CHUNK = 1 << 20
 #: A quota is counted again after so many writes, as commands write behind our back.
 _RECOUNT_EVERY = 64
+#: Writers of the same tree take turns, also through different instances: compare-and-swap is true within the process. Hashed, hence bounded.
+_LOCKS = tuple(threading.RLock() for _ in range(64))
 # Tells our own files in the making from those that a crash left.
 _PROCESS_TOKEN = secrets.token_hex(6)
 
@@ -98,10 +100,15 @@ class RootedFiles:
         self._below = below
         self._quota = quota
         self._durable = durable
-        self._lock = threading.RLock()
+        self._lock = _LOCKS[hash(self.root) % len(_LOCKS)]
         # A count that may lag behind commands; a refusal always counts afresh. None: not counted yet.
         self._usage: Usage | None = None
         self._writes_since_count = 0
+
+    @property
+    def root(self) -> Path:
+        """Where the tree is. For messages to the operator and for commands; never joined with a path from the model."""
+        return self._base.joinpath(*self._below)
 
     @property
     def quota(self) -> Quota:
@@ -277,7 +284,7 @@ class RootedFiles:
     def _open_root(self) -> int:
         """The top, after making sure that it is ours alone. Its faults are the operator's to mend, not the model's."""
         try:
-            self._base.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            make_trusted(self._base)
             descriptor = open_in(self._base, OPEN_DIRECTORY)
         except OSError as error:
             raise ConfigError(
@@ -396,3 +403,8 @@ def _file_parts(path: str) -> tuple[str, ...]:
     if not parts:
         raise FileRefused(f"path {path!r} is the top of the session's files, not a file; name a file", path=path)
     return parts
+
+
+def files_at(root: Path) -> RootedFiles:
+    """The tree at `root`, for a host that knows it by its path only."""
+    return RootedFiles(root.parent, root.name)
