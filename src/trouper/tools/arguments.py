@@ -1,0 +1,216 @@
+"""From what a provider sent to a JSON value that is safe to keep (L16, L17).
+
+A model's arguments are untrusted text. Size, depth and number of keys are capped before anything is built from them, and what comes out can always be
+journaled: finite numbers of at most 64 bits, text without lone surrogates, one value per key. Broken JSON is repaired, and every repair leaves a note.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+import orjson
+from attrs import frozen
+
+from trouper.core.messages import Json
+from trouper.tools.errors import InvalidArguments
+
+#: Characters of one call's arguments.
+ARGUMENTS_MAX = 1_048_576
+#: Brackets within brackets.
+DEPTH_MAX = 64
+#: Keys of all objects together.
+KEYS_MAX = 20_000
+#: Repairing costs microseconds a character on the event loop, so long texts are refused instead.
+REPAIR_MAX = 32_768
+#: The digits of the widest integer that fits 64 bits, with its sign.
+_INTEGER_DIGITS = 20
+_INTEGER_MIN, _INTEGER_MAX = -(1 << 63), (1 << 64) - 1
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@frozen
+class Parsed:
+    value: Json
+    #: What had to be repaired, for the event that says so.
+    notes: tuple[str, ...] = ()
+    #: The text broke off in the middle, and was closed by repair: a value may be missing its end.
+    cut_short: bool = False
+
+
+def parse_arguments(arguments: object) -> Parsed:
+    """A streamed buffer, or the object that the provider had parsed, as a JSON value. Raises `InvalidArguments` for what cannot be used at all."""
+    if type(arguments) is not str:
+        return guarded(arguments)
+    if not arguments or arguments.isspace():
+        return Parsed({})
+    if len(arguments) > ARGUMENTS_MAX:
+        raise InvalidArguments(
+            f"the arguments have {len(arguments)} characters; at most {ARGUMENTS_MAX} are allowed, so send less"
+        )
+    _check_depth(arguments, in_strings=False)
+    try:
+        return guarded(_DECODER.decode(arguments))
+    except json.JSONDecodeError as error:
+        return _repaired(arguments, error)
+
+
+def parse_json(text: str) -> Json:
+    """`text` as strict JSON within the same caps, for text inside arguments. Raises `ValueError` (or `InvalidArguments`) if it is not."""
+    if len(text) > ARGUMENTS_MAX:
+        raise ValueError("too long")
+    _check_depth(text, in_strings=False)
+    return guarded(_DECODER.decode(text)).value
+
+
+def guarded(value: object) -> Parsed:
+    """`value` if it can be journaled and sent as it is; else a copy that can, with notes; else `InvalidArguments`."""
+    try:
+        encoded = orjson.dumps(value)
+    except TypeError:
+        # Lone surrogates, wide integers, keys that are not text, great depth, or no JSON at all: the walk tells which.
+        return _scrubbed(value)
+    if len(encoded) > 4 * ARGUMENTS_MAX:
+        raise InvalidArguments(
+            f"the arguments have {len(encoded)} bytes; at most {4 * ARGUMENTS_MAX} are allowed, so send less"
+        )
+    # orjson writes null for NaN, and only the walk can count; most arguments have neither nulls nor many brackets.
+    if b"null" in encoded or encoded.count(b"{") + encoded.count(b"[") > DEPTH_MAX or encoded.count(b'":') > KEYS_MAX:
+        return _scrubbed(value)
+    return Parsed(value)
+
+
+class _Scrub:
+    def __init__(self) -> None:
+        self.keys = 0
+        self.replaced = False
+
+    def walk(self, value: object, depth: int) -> Json:
+        kind = type(value)
+        if kind is str:
+            return self.text(value)  # type: ignore[arg-type]
+        if value is None or kind is bool:
+            return value
+        if kind is int:
+            if not _INTEGER_MIN <= value <= _INTEGER_MAX:  # type: ignore[operator]
+                raise InvalidArguments("an integer does not fit 64 bits; send it as text")
+            return value
+        if kind is float:
+            if value != value or value in (float("inf"), float("-inf")):
+                _refuse_constant(str(value))
+            return value
+        if depth >= DEPTH_MAX:
+            _refuse_depth()
+        if isinstance(value, dict):
+            self.keys += len(value)
+            if self.keys > KEYS_MAX:
+                raise InvalidArguments(f"the arguments have more than {KEYS_MAX} keys; send fewer")
+            return {
+                self.text(key if isinstance(key, str) else str(key)): self.walk(each, depth + 1)
+                for key, each in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.walk(each, depth + 1) for each in value]
+        raise InvalidArguments(f"the arguments hold a value of type {kind.__name__}, which is not JSON")
+
+    def text(self, value: str) -> str:
+        clean = _SURROGATES.sub("\ufffd", value)
+        if clean != value:
+            self.replaced = True
+        return clean
+
+
+def _scrubbed(value: object) -> Parsed:
+    scrub = _Scrub()
+    clean = scrub.walk(value, 0)
+    return Parsed(clean, ("replaced characters that are no valid text (lone surrogates)",) if scrub.replaced else ())
+
+
+def _repaired(text: str, error: json.JSONDecodeError) -> Parsed:
+    try:
+        # Raw line breaks inside a text are the commonest fault, and need no guessing.
+        value = guarded(_LENIENT_DECODER.decode(text))
+        return Parsed(value.value, ("escaped control characters inside a text", *value.notes))
+    except json.JSONDecodeError:
+        pass
+    broken = f"the arguments are not valid JSON ({error.msg}, at character {error.pos})"
+    if len(text) > REPAIR_MAX:
+        raise InvalidArguments(f"{broken}, and too long to be repaired; send them again as one valid JSON object")
+    # A broken text may have its quotes anywhere, so its brackets are counted wherever they are.
+    _check_depth(text, in_strings=True)
+    import json_repair
+
+    try:
+        found = json_repair.loads(text, skip_json_loads=True)
+    except (RecursionError, ValueError):
+        found = ""
+    if not isinstance(found, (dict, list)):
+        raise InvalidArguments(f"{broken}; send them again as one valid JSON object")
+    cut_short = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
+    clean = guarded(found)
+    note = (
+        "closed JSON that broke off in the middle"
+        if cut_short
+        else f"repaired broken JSON ({error.msg}, at character {error.pos})"
+    )
+    return Parsed(clean.value, (note, *clean.notes), cut_short)
+
+
+def _check_depth(text: str, *, in_strings: bool) -> None:
+    """Refuses deep nesting before a parser recurses into it. Brackets inside strings count only on demand."""
+    if text.count("[") + text.count("{") <= DEPTH_MAX:
+        return
+    depth = 0
+    for character in text if in_strings else _STRINGS.sub("", text):
+        if character in "[{":
+            depth += 1
+            if depth > DEPTH_MAX:
+                _refuse_depth()
+        elif character in "]}" and depth:
+            depth -= 1
+
+
+def _refuse_depth() -> NoReturn:
+    raise InvalidArguments(f"the arguments are nested more than {DEPTH_MAX} deep; send them flatter")
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise InvalidArguments(f"{text} is not a number that JSON knows; send a finite number or null")
+
+
+def _integer(text: str) -> int:
+    if len(text) <= _INTEGER_DIGITS and _INTEGER_MIN <= (value := int(text)) <= _INTEGER_MAX:
+        return value
+    raise InvalidArguments(f"an integer of {len(text)} characters does not fit 64 bits; send it as text")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        _refuse_constant(text[:40])
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise InvalidArguments(f"the key {twice[:80]!r} is given twice; send each key once", fields=(twice[:80],))
+    return made
+
+
+def _decoder(strict: bool) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        strict=strict,
+        object_pairs_hook=_object,
+        parse_int=_integer,
+        parse_float=_float,
+        parse_constant=_refuse_constant,
+    )
+
+
+_DECODER = _decoder(strict=True)
+_LENIENT_DECODER = _decoder(strict=False)

@@ -1,0 +1,255 @@
+"""What a tool is (T1, T3), apart from how it is written down: see `define` for `@tool`.
+
+    tool.prepare(arguments)            what the model sent -> arguments that fit the schema, or InvalidArguments for the model to read
+    await tool.run(arguments, context) -> ToolResult; raises ToolError or ConnectionRequired; anything else is internal (L20)
+
+Between the two stand policy, approval, hooks and the journal; so `run` takes plain JSON, the very value that was journaled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from attrs import Factory, evolve, field, frozen
+
+from trouper._errors import ToolDefinitionError
+from trouper.core.messages import Json, ToolSpec
+from trouper.tools.arguments import guarded
+from trouper.tools.complaint import complaint, listed, summarised
+from trouper.tools.context import SERVICE_NAMES
+from trouper.tools.errors import InvalidArguments
+from trouper.tools.repair import SchemaRepair, is_path_field, unlinked
+from trouper.tools.results import ToolResult, as_result
+from trouper.tools.validation import Compiled, compiled_parameters
+
+if TYPE_CHECKING:
+    from trouper.tools.context import ToolContext
+
+#: auto: runs when called. requires_approval: someone is asked first. client_side: the host runs it, not we.
+Policy: TypeAlias = Literal["auto", "requires_approval", "client_side"]
+#: pure: no effect that anyone could notice. idempotent: a repeat does no harm. at_most_once: never started twice for one call (I4).
+SideEffect: TypeAlias = Literal["pure", "idempotent", "at_most_once"]
+Phase: TypeAlias = Literal["started", "waiting", "completed", "failed"]
+#: (phase, arguments) -> one short line, or None for the default one.
+Narrate: TypeAlias = Callable[[Phase, Mapping[str, Json]], str | None]
+Invoke: TypeAlias = Callable[[dict[str, Json], "ToolContext"], Awaitable[object]]
+
+_POLICIES = ("auto", "requires_approval", "client_side")
+#: What every provider takes.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+
+
+@frozen
+class Hints:
+    """What a tool says about itself. `None`: it does not say, and the cautious reading holds."""
+
+    readonly: bool | None = None
+    destructive: bool | None = None
+    idempotent: bool | None = None
+    open_world: bool | None = None
+    supports_background: bool | None = None
+    long_running: bool | None = None
+    #: Calls that share a class run in order (L8).
+    concurrency_class: str | None = None
+    requires_secrets: bool | None = None
+    #: The full output is kept under the session's files even when it fits the model.
+    persist_output: bool | None = None
+
+    @property
+    def side_effect(self) -> SideEffect:
+        if self.readonly:
+            return "pure"
+        return "idempotent" if self.idempotent else "at_most_once"
+
+
+NO_HINTS = Hints()
+
+
+@frozen
+class Prepared:
+    """Arguments that fit the schema: what history, events and the tool all see (L17)."""
+
+    arguments: dict[str, Json]
+    #: What was repaired on the way; empty if nothing was.
+    notes: tuple[str, ...] = ()
+
+
+def _checked_name(tool: Tool, attribute: object, name: Any) -> None:
+    if not isinstance(name, str) or not _NAME.match(name):
+        shown = name if not isinstance(name, str) or len(name) <= 80 else name[:80] + "..."
+        raise ToolDefinitionError(
+            f"{shown!r} cannot name a tool; use 1-64 letters, digits, '_' or '-', not starting with a digit or '-'",
+            tool=name,
+        )
+
+
+def _checked_policy(tool: Tool, attribute: object, policy: str) -> None:
+    if policy not in _POLICIES:
+        raise ToolDefinitionError(
+            f"tool {tool.name!r} has the policy {policy!r}; use one of {', '.join(_POLICIES)}", tool=tool.name
+        )
+
+
+def _checked_seconds(tool: Tool, attribute: Any, seconds: float | None) -> None:
+    if seconds is not None and not seconds >= 0:
+        raise ToolDefinitionError(
+            f"tool {tool.name!r} has {attribute.name}={seconds!r}; give seconds, 0 or more", tool=tool.name
+        )
+
+
+def _checked_parameters(tool: Tool, attribute: object, parameters: Mapping[str, Json]) -> None:
+    if parameters.get("type") != "object":
+        raise ToolDefinitionError(
+            f"the parameters of tool {tool.name!r} must be a JSON Schema of type 'object'", tool=tool.name
+        )
+
+
+def _checked_needs(tool: Tool, attribute: object, needs: frozenset[str]) -> None:
+    if strange := sorted(needs - set(SERVICE_NAMES)):
+        raise ToolDefinitionError(
+            f"tool {tool.name!r} needs {', '.join(map(repr, strange))}, which no host has; use some of {', '.join(SERVICE_NAMES)}",
+            tool=tool.name,
+        )
+
+
+@frozen(eq=False, repr=False)
+class Tool:
+    """One tool. `@tool` makes it from a function; a toolset (an MCP server's, say) makes it from a schema and an `invoke` of its own."""
+
+    name: str = field(validator=_checked_name)
+    description: str
+    #: JSON Schema of the arguments, an object.
+    parameters: Mapping[str, Json] = field(validator=_checked_parameters)
+    #: Runs the tool on arguments that fit the schema.
+    invoke: Invoke
+    display_name: str = field(
+        default=Factory(lambda self: str(self.name).replace("_", " ").replace("-", " ").title(), takes_self=True)
+    )
+    hints: Hints = NO_HINTS
+    policy: Policy = field(default="auto", validator=_checked_policy)
+    #: How long a turn waits before a background-capable call is let go (B1); `None`: as the session says.
+    budget_s: float | None = field(default=None, validator=_checked_seconds)
+    #: When the call is given up; `None`: as the session says; 0: never.
+    timeout_s: float | None = field(default=None, validator=_checked_seconds)
+    #: The services that the tool cannot do without (T7).
+    needs: frozenset[str] = field(default=frozenset(), validator=_checked_needs)
+    #: Its schema may be left out until the model searches for it (T8).
+    deferrable: bool = False
+    narrate: Narrate | None = None
+    #: A tag that hosts may filter by.
+    capability: str | None = None
+    #: How the tool runs in the background, if other than in the foreground.
+    invoke_background: Invoke | None = None
+    #: The plain function that the tool was made from, for calling it in a unit test.
+    function: Callable[..., Any] | None = None
+    #: Builds the typed values of the arguments, where that can fail beyond what a schema checks: then it raises `InvalidArguments`.
+    bind: Callable[[dict[str, Json]], Any] | None = None
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """The tool as the model sees it."""
+        return ToolSpec(self.name, self.description, self.parameters)
+
+    @property
+    def side_effect(self) -> SideEffect:
+        return self.hints.side_effect
+
+    @property
+    def supports_background(self) -> bool:
+        return bool(self.hints.supports_background)
+
+    @property
+    def concurrency_class(self) -> str | None:
+        return self.hints.concurrency_class
+
+    @cached_property
+    def validator(self) -> Compiled:
+        """The compiled schema. `ToolDefinitionError` if it is none."""
+        return compiled_parameters(self.parameters, self.name)
+
+    @cached_property
+    def _repair(self) -> SchemaRepair:
+        return SchemaRepair(self.parameters)
+
+    @cached_property
+    def _path_fields(self) -> tuple[str, ...]:
+        return tuple(name for name, part in self.parameters.get("properties", {}).items() if is_path_field(name, part))
+
+    def prepare(self, arguments: object) -> Prepared:
+        """The arguments, repaired if need be (L18). Raises `InvalidArguments`, whose message is for the model (L19)."""
+        parsed = guarded(arguments)
+        value, notes = parsed.value, parsed.notes
+        if type(value) is not dict or not self.validator.is_valid(value):
+            value, notes = self._repaired(value, notes)
+        for name in self._path_fields:
+            # The one repair of a value that fits: see `repair`.
+            text = value.get(name)
+            if type(text) is str and text[:1] == "[" and (path := unlinked(text)) is not None:
+                linkless = {**value, name: path}
+                if self.validator.is_valid(linkless):
+                    value, notes = linkless, (*notes, f"took the path out of a link in {name!r}")
+        if self.bind is not None:
+            self.bind(value)
+        return Prepared(value, notes)
+
+    def _repaired(self, value: Json, notes: tuple[str, ...]) -> tuple[dict[str, Json], tuple[str, ...]]:
+        given = value
+        if value is None:
+            value, notes = {}, (*notes, "took null for no arguments")
+        mended, more = self._repair.mend(value)
+        if type(mended) is dict and self.validator.is_valid(mended):
+            return mended, notes + more
+        if type(given) is not dict:
+            raise listed(self.name, [("arguments", f"expected object, got {summarised(given)}")])
+        raise complaint(self.name, self.validator.iter_errors(given), tuple(self.parameters.get("properties", ())))
+
+    async def run(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
+        """Runs the tool on prepared arguments."""
+        return as_result(await self.invoke(arguments, context), self.name)
+
+    async def run_background(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
+        """Runs the tool as a background run; the same as `run` unless it has an entry point of its own for this."""
+        return as_result(await (self.invoke_background or self.invoke)(arguments, context), self.name)
+
+    def with_(self, **changes: Any) -> Tool:
+        """The same tool with some fields changed: `read_file.with_(policy="requires_approval")`."""
+        return evolve(self, **changes)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function, so that a decorated one is still what it was."""
+        if self.function is None:
+            raise TypeError(
+                f"tool {self.name!r} was not made from a function; use `await tool.run(arguments, context)`"
+            )
+        return self.function(*args, **kwargs)
+
+    @property
+    def __name__(self) -> str:
+        return cast(str, getattr(self.function, "__name__", self.name))
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        # What `inspect.signature` and `help` look for.
+        if self.function is None:
+            raise AttributeError("__wrapped__")
+        return self.function
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r}>"
+
+
+__all__ = [
+    "NO_HINTS",
+    "Hints",
+    "InvalidArguments",
+    "Narrate",
+    "Phase",
+    "Policy",
+    "Prepared",
+    "SideEffect",
+    "Tool",
+    "ToolResult",
+]

@@ -1,0 +1,279 @@
+"""`@tool`: a tool from a typed function (T1).
+
+    @tool(readonly=True)
+    async def order_status(order_id: Annotated[str, "As printed on the receipt"]) -> dict:
+        \"\"\"Look up one order.\"\"\"
+        ...
+
+The schema comes from the annotations, the description from the docstring. The result is a `Tool` that can still be called as the plain function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, overload
+
+import trio
+from attrs import frozen
+
+from trouper._errors import ToolDefinitionError
+from trouper.core.messages import Json
+from trouper.tools.complaint import clipped, listed
+from trouper.tools.context import ToolContext
+from trouper.tools.contract import Hints, Invoke, Narrate, Policy, Tool
+from trouper.tools.docstring import parameter_texts, summary
+from trouper.tools.schema import SchemaWriter, object_schema, with_default
+from trouper.tools.structure import Structure, floating, fresh, problems, structure_of, whole
+
+#: Threads for tools that are plain functions. Their own, so that tools that hang can never keep the journal from its disk.
+TOOL_THREADS_MAX = 32
+_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trouper_tool_threads")
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    display_name: str | None = None,
+    readonly: bool | None = None,
+    destructive: bool | None = None,
+    idempotent: bool | None = None,
+    open_world: bool | None = None,
+    background: bool | Callable[..., Any] | None = None,
+    long_running: bool | None = None,
+    concurrency_class: str | None = None,
+    requires_secrets: bool | None = None,
+    persist_output: bool | None = None,
+    policy: Policy = "auto",
+    budget_s: float | None = None,
+    timeout_s: float | None = None,
+    needs: Collection[str] = (),
+    deferrable: bool = False,
+    narrate: Narrate | None = None,
+    capability: str | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    display_name: str | None = None,
+    readonly: bool | None = None,
+    destructive: bool | None = None,
+    idempotent: bool | None = None,
+    open_world: bool | None = None,
+    background: bool | Callable[..., Any] | None = None,
+    long_running: bool | None = None,
+    concurrency_class: str | None = None,
+    requires_secrets: bool | None = None,
+    persist_output: bool | None = None,
+    policy: Policy = "auto",
+    budget_s: float | None = None,
+    timeout_s: float | None = None,
+    needs: Collection[str] = (),
+    deferrable: bool = False,
+    narrate: Narrate | None = None,
+    capability: str | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Makes a `Tool` from a function: bare, `@tool`, or with options, `@tool(idempotent=True)`.
+
+    `background`: `True` if a call may go on in the background, or a function with the same parameters that is run there instead.
+    Everything else is as in `Tool` and `Hints`.
+    """
+    # Where the decorator stands: names that only exist there can be used in annotations.
+    frame = sys._getframe(1)
+
+    def define(function: Callable[..., Any]) -> Tool:
+        if isinstance(function, Tool):
+            raise ToolDefinitionError(
+                f"{function.name!r} is a tool already; use it as it is, or .with_(...) to change it", tool=function.name
+            )
+        called = name or str(getattr(function, "__name__", ""))
+        shape = read_signature(function, called, frame.f_locals)
+        options: dict[str, Any] = {"display_name": display_name} if display_name is not None else {}
+        doc = inspect.getdoc(function) if not isinstance(function, type) else None
+        return Tool(
+            name=called,
+            description=description or summary(doc) or called.replace("_", " "),
+            parameters=shape.parameters,
+            invoke=_invoke(function, shape),
+            hints=Hints(
+                readonly=readonly,
+                destructive=destructive,
+                idempotent=idempotent,
+                open_world=open_world,
+                supports_background=None if background is None else bool(background),
+                long_running=long_running,
+                concurrency_class=concurrency_class,
+                requires_secrets=requires_secrets,
+                persist_output=persist_output,
+            ),
+            policy=policy,
+            budget_s=budget_s,
+            timeout_s=timeout_s,
+            needs=frozenset(needs),
+            deferrable=deferrable,
+            narrate=narrate,
+            capability=capability,
+            invoke_background=_invoke(background, shape) if callable(background) else None,
+            function=function,
+            bind=shape.bind if shape.may_fail else None,
+            **options,
+        )
+
+    return define if function is None else define(function)
+
+
+@frozen
+class Shape:
+    """What a function's signature says, compiled."""
+
+    tool: str
+    parameters: Mapping[str, Json]
+    #: name -> how its value is built; only those parameters where there is something to do
+    structures: Mapping[str, Structure]
+    #: The parameter that takes the context.
+    context: str | None
+    #: Whether building a value can fail although the schema was satisfied.
+    may_fail: bool
+
+    def bind(self, arguments: dict[str, Json]) -> dict[str, Any]:
+        """The keyword arguments of the call. A copy: what the tool does to its arguments must not reach the history."""
+        bound: dict[str, Any] = dict(arguments)
+        for name, structure in self.structures.items():
+            if name in bound:
+                try:
+                    bound[name] = structure(bound[name])
+                except Exception as error:
+                    found = [
+                        (f"{name}.{path}" if path and path[0] != "[" else name + path, clipped(text, 160))
+                        for path, text in problems(error)
+                    ]
+                    raise listed(self.tool, found) from error
+        return bound
+
+
+def read_signature(function: Callable[..., Any], name: str, names: Mapping[str, Any]) -> Shape:
+    """Schema and binding of a function's parameters. `names`: what is in scope where it was defined."""
+    hints = _hints(function, name, names)
+    texts = parameter_texts(inspect.getdoc(function))
+    writer = SchemaWriter(name)
+    properties: dict[str, Json] = {}
+    required: list[str] = []
+    structures: dict[str, Structure] = {}
+    context: str | None = None
+    for parameter in inspect.signature(function).parameters.values():
+        _check_kind(parameter, name)
+        annotation = hints.get(parameter.name, parameter.empty)
+        if annotation is parameter.empty:
+            raise ToolDefinitionError(
+                f"parameter {parameter.name!r} of tool {name!r} has no annotation; write its type, as in `{parameter.name}: str`",
+                tool=name,
+                parameter=parameter.name,
+            )
+        if _is_context(annotation):
+            if context is not None:
+                raise ToolDefinitionError(
+                    f"tool {name!r} takes the context twice, as {context!r} and {parameter.name!r}; drop one", tool=name
+                )
+            context = parameter.name
+            continue
+        schema = writer.write(annotation, parameter.name)
+        if parameter.name in texts and "description" not in schema:
+            schema = {**schema, "description": texts[parameter.name]}
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        else:
+            schema = with_default(schema, parameter.default)
+        properties[parameter.name] = schema
+        if (structure := structure_of(annotation)) is not None:
+            structures[parameter.name] = structure
+    may_fail = any(structure not in (whole, floating, fresh) for structure in structures.values())
+    return Shape(name, object_schema(properties, required, writer.defs), structures, context, may_fail)
+
+
+def _hints(function: Callable[..., Any], name: str, names: Mapping[str, Any]) -> dict[str, Any]:
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return get_type_hints(target, include_extras=True)
+    except NameError:
+        pass
+    try:
+        # Classes that are local to where the tool is defined, and ToolContext imported for type checking only.
+        return get_type_hints(target, localns={"ToolContext": ToolContext, **names}, include_extras=True)
+    except NameError as error:
+        raise ToolDefinitionError(
+            f"an annotation of tool {name!r} cannot be read ({error}); define or import what it names before the tool, and not under TYPE_CHECKING",
+            tool=name,
+        ) from error
+
+
+def _check_kind(parameter: inspect.Parameter, name: str) -> None:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+        raise ToolDefinitionError(
+            f"parameter {str(parameter)!r} of tool {name!r} has no name that a model could use; give each parameter a name, or take one dict or list",
+            tool=name,
+            parameter=parameter.name,
+        )
+    if parameter.name in ("self", "cls") and parameter.annotation is parameter.empty:
+        raise ToolDefinitionError(
+            f"tool {name!r} is a method that has no instance yet; leave the method as it is, and make the tool of a bound one, tool(instance.{name})",
+            tool=name,
+            parameter=parameter.name,
+        )
+
+
+def _is_context(annotation: object) -> bool:
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return any(_is_context(member) for member in get_args(annotation))
+    return isinstance(annotation, type) and issubclass(annotation, ToolContext)
+
+
+def _invoke(function: Callable[..., Any], shape: Shape) -> Invoke:
+    """How to run `function` on arguments that fit its schema."""
+    bind, takes_context = shape.bind, shape.context
+    call: Any = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.iscoroutinefunction(call):
+
+        async def invoke(arguments: dict[str, Json], context: ToolContext) -> object:
+            bound = bind(arguments)
+            if takes_context is not None:
+                bound[takes_context] = context
+            return await function(**bound)
+
+        return invoke
+    if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        raise ToolDefinitionError(
+            f"tool {shape.tool!r} is a generator; return one value, and report on the way with context.output(...)",
+            tool=shape.tool,
+        )
+
+    async def invoke_in_thread(arguments: dict[str, Json], context: ToolContext) -> object:
+        bound = bind(arguments)
+        if takes_context is not None:
+            bound[takes_context] = context.in_thread()
+        # Abandoned on cancel: a thread cannot be stopped, and an interrupt or a time-out must not wait for it. The thread ends on its own
+        # time, holding its place in the limiter till then; the call is recorded as cancelled, and nobody reads what it returns.
+        returned = await trio.to_thread.run_sync(lambda: function(**bound), abandon_on_cancel=True, limiter=_threads())
+        # A lambda or a partial around an async function looks plain until it is called.
+        return await returned if inspect.isawaitable(returned) else returned
+
+    return invoke_in_thread
+
+
+def _threads() -> trio.CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(TOOL_THREADS_MAX)
+        _limiter.set(limiter)
+        return limiter

@@ -1,0 +1,217 @@
+"""What a tool may return, and what becomes of it (T2).
+
+Any JSON-able value, text, an attrs object or dataclass, or a `ToolResult` when there is more to say: images, or a side-car of raw output. The side-car is
+a field of `ToolResult` and nothing else, so no key of a user's own dictionary can be mistaken for it. Scalars stay scalars.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+from collections.abc import Sequence
+from enum import Enum
+from typing import NoReturn
+
+import attrs
+import orjson
+from attrs import frozen
+
+from trouper.core.messages import Json, Media
+from trouper.tools.errors import ConnectionRequired, InvalidResult, ToolError
+from trouper.tools.structure import converter
+
+#: Decoded bytes of one image, and images of one result.
+IMAGE_MAX = 5 * 1024 * 1024
+IMAGES_MAX = 16
+#: How each kind of image begins.
+_SIGNATURES: tuple[tuple[str, bytes, int, bytes], ...] = (
+    ("image/png", b"\x89PNG\r\n\x1a\n", 0, b""),
+    ("image/jpeg", b"\xff\xd8\xff", 0, b""),
+    ("image/gif", b"GIF8", 0, b""),
+    ("image/webp", b"RIFF", 8, b"WEBP"),
+)
+IMAGE_TYPES = tuple(kind for kind, *_ in _SIGNATURES)
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
+_LOOSE_OPTIONS = _OPTIONS | orjson.OPT_NON_STR_KEYS
+
+
+@frozen
+class ToolResult:
+    """A result with more to it than a value."""
+
+    #: What the model sees: any JSON value.
+    content: Json = None
+    #: PNG, JPEG, GIF or WebP, shown to the model next to the content. See `image()`.
+    images: tuple[Media, ...] = ()
+    #: Kept in full under the session's files, and never shown to the model.
+    raw_output: str | None = None
+    #: The tool did its work, and what it has to report is a failure: a command with exit status 1.
+    is_error: bool = False
+
+
+def image(data: bytes | str, mime_type: str | None = None) -> Media:
+    """An image for a `ToolResult`, from its bytes or its base64 text. The kind is read from the data itself."""
+    encoded = data if isinstance(data, str) else base64.b64encode(data).decode("ascii")
+    return _checked_image(Media(mime_type or _kind(_decoded(encoded, "image()"), "image()"), data=encoded), "image()")
+
+
+def as_result(returned: object, tool: str) -> ToolResult:
+    """What the tool returned, checked and detached from the tool's own objects. `ToolError` and `ConnectionRequired` may be returned as well as raised."""
+    kind = type(returned)
+    if kind is str:
+        return ToolResult(_text(returned, tool))  # type: ignore[arg-type]
+    if kind is bool or returned is None:
+        return ToolResult(returned)
+    if kind is ToolResult:
+        return _checked(returned, tool)  # type: ignore[arg-type]
+    if isinstance(returned, (ToolError, ConnectionRequired)):
+        raise returned
+    if isinstance(returned, BaseException):
+        raise InvalidResult(
+            f"tool {tool!r} returned an exception, {returned!r}; raise it, or return a ToolError", tool=tool
+        ) from returned
+    return ToolResult(as_json(returned, tool))
+
+
+def as_json(value: object, tool: str) -> Json:
+    """`value` as plain JSON, a copy of its own."""
+    try:
+        encoded = _encoded(value, tool)
+    except TypeError as error:
+        raise InvalidResult(_why_not_json(value, tool, error), tool=tool) from error
+    # orjson writes null for NaN. Only a walk can tell it from None; most results hold neither.
+    if b"null" in encoded and _has_nan(value, 0):
+        raise InvalidResult(
+            f"tool {tool!r} returned NaN or an infinity, which JSON does not have; return None or text instead",
+            tool=tool,
+        )
+    return orjson.loads(encoded)
+
+
+def _encoded(value: object, tool: str) -> bytes:
+    try:
+        return orjson.dumps(value, _plain, _OPTIONS)
+    except TypeError:
+        # Keys that are numbers, dates or enum members become text, as `json` does it.
+        return orjson.dumps(value, _plain, _LOOSE_OPTIONS)
+
+
+def _plain(value: object) -> Json:
+    """One step towards JSON, for what orjson does not know; it comes back for what is inside."""
+    if attrs.has(type(value)) or dataclasses.is_dataclass(value):
+        return converter().unstructure(value)
+    if isinstance(value, (set, frozenset)):
+        # Sorted: the order of a set of texts differs from process to process.
+        return sorted(value, key=repr)
+    if isinstance(value, tuple):
+        return value._asdict() if hasattr(value, "_asdict") else list(value)
+    if isinstance(value, Enum):
+        return value.value
+    if callable(dump := getattr(value, "model_dump", None)):  # pydantic's way of saying it
+        return dump(mode="json")
+    unstructured = converter().unstructure(value)
+    if unstructured is value:
+        raise TypeError(f"{type(value).__name__} is not JSON")
+    return unstructured
+
+
+def _why_not_json(value: object, tool: str, error: TypeError) -> str:
+    cause = str(error.__cause__ or error)
+    if isinstance(value, (bytes, bytearray)) or "bytes" in cause:
+        return f"tool {tool!r} returned bytes; decode them to text, or return ToolResult(images=(image(data),))"
+    if "64-bit" in cause:
+        return f"tool {tool!r} returned an integer of more than 64 bits; return it as text"
+    return (
+        f"tool {tool!r} returned a {type(value).__name__} that is not JSON ({cause[:200]}); "
+        "return text, numbers, lists, dicts with text keys, an attrs object or a dataclass"
+    )
+
+
+def _has_nan(value: object, depth: int) -> bool:
+    if isinstance(value, float):
+        return value != value or value in (float("inf"), float("-inf"))
+    if depth > 254:
+        return False
+    if isinstance(value, dict):
+        return any(_has_nan(each, depth + 1) for each in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(_has_nan(each, depth + 1) for each in value)
+    if attrs.has(type(value)) or dataclasses.is_dataclass(value):
+        return _has_nan(converter().unstructure(value), depth + 1)
+    return False
+
+
+def _text(value: str, tool: str) -> str:
+    """Text that can be written as UTF-8. A stray surrogate comes from bytes that were decoded carelessly; it is not worth losing the result for."""
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return value
+
+
+def _checked(result: ToolResult, tool: str) -> ToolResult:
+    content = (
+        as_result(result.content, tool).content if type(result.content) is not ToolResult else _refuse_nesting(tool)
+    )
+    if len(result.images) > IMAGES_MAX:
+        raise InvalidResult(
+            f"tool {tool!r} returned {len(result.images)} images; at most {IMAGES_MAX} are allowed", tool=tool
+        )
+    images = tuple(_checked_image(each, tool) for each in result.images)
+    raw = result.raw_output
+    if raw is not None and not isinstance(raw, str):
+        raise InvalidResult(
+            f"tool {tool!r} returned raw_output of type {type(raw).__name__}; it must be text", tool=tool
+        )
+    return ToolResult(content, images, None if raw is None else _text(raw, tool), result.is_error)
+
+
+def _refuse_nesting(tool: str) -> NoReturn:
+    raise InvalidResult(f"tool {tool!r} returned a ToolResult inside a ToolResult; return one", tool=tool)
+
+
+def _checked_image(media: Media, tool: str) -> Media:
+    if media.data is None:
+        raise InvalidResult(f"tool {tool!r} returned an image without data; make it with image(data)", tool=tool)
+    if media.mime_type not in IMAGE_TYPES:
+        raise InvalidResult(
+            f"tool {tool!r} returned an image of type {media.mime_type!r}; use one of {', '.join(IMAGE_TYPES)}",
+            tool=tool,
+        )
+    if (kind := _kind(_decoded(media.data, tool), tool)) != media.mime_type:
+        raise InvalidResult(
+            f"tool {tool!r} returned an image said to be {media.mime_type!r} that is {kind!r}; correct its type",
+            tool=tool,
+        )
+    return media
+
+
+def _decoded(encoded: str, tool: str) -> bytes:
+    if len(encoded) > IMAGE_MAX * 4 // 3 + 4:
+        raise InvalidResult(
+            f"tool {tool!r} returned an image of more than {IMAGE_MAX} bytes; make it smaller", tool=tool
+        )
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidResult(
+            f"tool {tool!r} returned an image that is not base64 ({error}); make it with image(data)", tool=tool
+        ) from error
+
+
+def _kind(data: bytes, tool: str) -> str:
+    for kind, start, offset, mark in _SIGNATURES:
+        if data.startswith(start) and data[offset : offset + len(mark)] == mark:
+            return kind
+    raise InvalidResult(
+        f"tool {tool!r} returned an image that is none of {', '.join(IMAGE_TYPES)}; convert it", tool=tool
+    )
+
+
+def images_of(medias: Sequence[Media]) -> tuple[Media, ...]:
+    """Those of a list of media that may go into a `ToolResult`."""
+    return tuple(media for media in medias if media.mime_type in IMAGE_TYPES and media.data is not None)

@@ -1,0 +1,169 @@
+"""From JSON to the annotated types, and back (T1), with cattrs.
+
+Arguments have passed their schema before they come here, so nothing is coerced: text stays text, and what cannot be built (a date that does not exist, a
+class whose validator objects) is an error that names the place.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import orjson
+
+from trouper.core.messages import Json
+from trouper.tools.schema import schema_of
+
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+#: JSON value -> value of the annotated type
+Structure = Callable[[Json], Any]
+
+
+def structure_of(annotation: object) -> Structure | None:
+    """How to build a value of this annotation from JSON that fits its schema; `None` if the JSON value already is one."""
+    if is_plain(annotation):
+        return None if is_immutable(annotation) else fresh
+    if annotation is int:
+        return whole
+    if annotation is float:
+        return floating
+    hook: Callable[[Json, Any], Any] | None = None
+
+    def structure(value: Json) -> Any:
+        # cattrs is imported and its function compiled at the first call: most tools of a program are never called.
+        nonlocal hook
+        if hook is None:
+            hook = converter().get_structure_hook(annotation)
+        return hook(value, annotation)
+
+    return structure
+
+
+def is_plain(annotation: object) -> bool:
+    """Whether the JSON value and the Python value are the same thing. Not so for int and float: JSON Schema takes 1.0 for an integer and 1 for a number."""
+    if annotation in (str, bool, None, type(None), Any, object, list, dict):
+        return True
+    for attribute in ("__value__", "__supertype__"):
+        if hasattr(annotation, attribute):
+            return is_plain(getattr(annotation, attribute))
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin is Literal:
+        return not any(isinstance(value, Enum) for value in arguments)
+    if origin in (Annotated, typing.Required, typing.NotRequired):
+        return is_plain(arguments[0])
+    if origin in (Union, types.UnionType, list, dict):
+        return all(is_plain(argument) for argument in arguments)
+    if typing.is_typeddict(annotation):
+        return all(is_plain(hint) for hint in get_type_hints(annotation, include_extras=True).values())
+    return False
+
+
+def is_immutable(annotation: object) -> bool:
+    """Whether a plain annotation only has values that nobody can change: these are handed over as they are."""
+    if annotation in (str, bool, None, type(None)):
+        return True
+    for attribute in ("__value__", "__supertype__"):
+        if hasattr(annotation, attribute):
+            return is_immutable(getattr(annotation, attribute))
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return True
+    if origin is Annotated:
+        return is_immutable(get_args(annotation)[0])
+    return origin in (Union, types.UnionType) and all(is_immutable(member) for member in get_args(annotation))
+
+
+def fresh(value: Json) -> Any:
+    """A copy: the history shares the arguments, and a tool may well append to its list."""
+    return orjson.loads(orjson.dumps(value)) if type(value) in (list, dict) else value
+
+
+def whole(value: Json) -> int:
+    return value if type(value) is int else int(value)
+
+
+def floating(value: Json) -> float:
+    return value if type(value) is float else float(value)
+
+
+def problems(error: Exception) -> list[tuple[str, str]]:
+    """What went wrong in structuring, as (path, text) pairs."""
+    from cattrs import BaseValidationError, transform_error
+
+    if not isinstance(error, BaseValidationError):
+        return [("", str(error))]
+    found = []
+    for line in transform_error(error, format_exception=_told):
+        text, _, path = line.rpartition(" @ ")
+        found.append((path.removeprefix("$").removeprefix("."), text))
+    return found
+
+
+def _told(error: BaseException, cls: type | None) -> str:
+    if isinstance(error, (ValueError, TypeError, OverflowError)) and error.args:
+        return str(error)
+    return "cannot be understood"
+
+
+@lru_cache(maxsize=1)
+def converter() -> Converter:
+    """One converter for all tools: private attributes by their alias, unions by schema, nothing coerced."""
+    from cattrs import Converter
+
+    made = Converter(use_alias=True, detailed_validation=True)
+    for scalar in (str, bool):
+        made.register_structure_hook(scalar, _as_is)
+    made.register_structure_hook(int, lambda value, _: whole(value))
+    made.register_structure_hook(float, lambda value, _: floating(value))
+    made.register_structure_hook(datetime, lambda value, _: datetime.fromisoformat(value))
+    made.register_structure_hook(date, lambda value, _: date.fromisoformat(value))
+    made.register_structure_hook(time, lambda value, _: time.fromisoformat(value))
+    made.register_structure_hook(UUID, lambda value, _: UUID(value))
+    made.register_structure_hook(Decimal, lambda value, _: Decimal(str(value)))
+    made.register_structure_hook_func(_is_path, lambda value, cls: cls(value))
+    made.register_structure_hook_func(lambda cls: cls is Any or cls is object, _as_is)
+    made.register_structure_hook_factory(_is_union, _union_hook)
+    for kind in (datetime, date, time):
+        made.register_unstructure_hook(kind, lambda value: value.isoformat())
+    made.register_unstructure_hook(UUID, str)
+    made.register_unstructure_hook(Decimal, str)
+    made.register_unstructure_hook_func(_is_path, str)
+    return made
+
+
+def _as_is(value: Json, _: object) -> Any:
+    return fresh(value)
+
+
+def _is_path(cls: object) -> bool:
+    return isinstance(cls, type) and issubclass(cls, PurePath)
+
+
+def _is_union(cls: object) -> bool:
+    return get_origin(cls) in (Union, types.UnionType)
+
+
+def _union_hook(union: Any) -> Callable[[Json, object], Any]:
+    """A value belongs to the first member whose schema it fits."""
+    from trouper.tools.validation import compiled
+
+    members = [(compiled(schema_of(member)), structure_of(member)) for member in get_args(union)]
+
+    def structure(value: Json, _: object) -> Any:
+        for fits, build in members:
+            if fits.is_valid(value):
+                return fresh(value) if build is None else build(value)
+        raise ValueError("fits none of the kinds that are allowed here")
+
+    return structure

@@ -1,0 +1,47 @@
+"""Schemas, compiled. The compiler is imported at first use: a program that calls no tool does not pay for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, Protocol
+
+from trouper._errors import ToolDefinitionError
+from trouper.core.messages import Json
+
+
+class Compiled(Protocol):
+    """A compiled schema (of `jsonschema_rs`)."""
+
+    def is_valid(self, instance: Json) -> bool: ...
+    def iter_errors(self, instance: Json) -> Iterator[Any]: ...
+
+
+#: A pattern that needs look-around runs on a backtracking engine, on so many steps at most.
+BACKTRACK_LIMIT = 100_000
+
+
+def compiled(schema: Mapping[str, Json]) -> Compiled:
+    """`schema` as a validator. References to other documents are refused: a schema never makes us fetch anything."""
+    import jsonschema_rs
+
+    whole = dict(schema)
+    try:
+        return jsonschema_rs.validator_for(whole, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions())
+    except Exception:
+        # The linear engine knows no look-around. If the schema is wrong in itself, this raises again.
+        options = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
+        return jsonschema_rs.validator_for(whole, retriever=_refuse, pattern_options=options)
+
+
+def compiled_parameters(schema: Mapping[str, Json], tool: str) -> Compiled:
+    """The same, for a tool's parameters: a schema that is none is the tool's fault."""
+    try:
+        return compiled(schema)
+    except Exception as error:
+        raise ToolDefinitionError(
+            f"the parameters of tool {tool!r} are not a JSON Schema ({str(error)[:200]}); correct the schema", tool=tool
+        ) from error
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"the reference {uri!r} leaves the schema; put what it names under $defs")
