@@ -155,7 +155,7 @@ class Log:
         self.refusal = refusal
         #: The disk is full: only what ends running work is taken. See `try_resume`.
         self.degraded = False
-        self._disk = disk
+        self.disk = disk
         self._reader = Reader(disk, root)
         self._segment_bytes = segment_bytes
         self._redact = redact
@@ -337,8 +337,8 @@ class Log:
             return True
         with self._mutex:
             with contextlib.suppress(OSError):
-                if self._disk.free_bytes(self.root) >= 2 * RESERVE_BYTES:
-                    self._disk.reserve(os.path.join(self.root, RESERVE_NAME), RESERVE_BYTES)
+                if self.disk.free_bytes(self.root) >= 2 * RESERVE_BYTES:
+                    self.disk.reserve(os.path.join(self.root, RESERVE_NAME), RESERVE_BYTES)
                     self.degraded = False
         return not self.degraded
 
@@ -352,7 +352,7 @@ class Log:
         """Give up the reserve, so that what runs can still be recorded."""
         self.degraded = True
         with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(os.path.join(self.root, RESERVE_NAME))
+            self.disk.unlink(os.path.join(self.root, RESERVE_NAME))
 
     # -- reading
 
@@ -363,7 +363,7 @@ class Log:
     def snapshot(self) -> Snapshot | None:
         """The newest snapshot that is whole and not ahead of the journal."""
         if self._snapshot is None:
-            self._snapshot = newest_snapshot(self._disk, self.root, self.recovery.journal)[0]
+            self._snapshot = newest_snapshot(self.disk, self.root, self.recovery.journal)[0]
         return self._snapshot
 
     def write_snapshot(self, seq: int, sections: Iterable[tuple[str, str, bytes | None]]) -> str:
@@ -380,7 +380,7 @@ class Log:
             if seq > self._synced:
                 # A snapshot that outlives the records it stands for would look like damage.
                 self._sync_live()
-        path = write_snapshot(self._disk, self.root, self.recovery.journal, seq, sections, self.snapshot())
+        path = write_snapshot(self.disk, self.root, self.recovery.journal, seq, sections, self.snapshot())
         older, self._snapshot = self._snapshot, None
         if older is not None:
             older.close()
@@ -455,7 +455,7 @@ class Log:
             level=self.level,
         )
         try:
-            file = create_temporary(self._disk, path)
+            file = create_temporary(self.disk, path)
         except OSError as error:
             if error.errno in NO_SPACE:
                 self.degrade()
@@ -468,16 +468,16 @@ class Log:
             write_all(file, text)
         except OSError as error:
             file.close()
-            self._disk.unlink(path + TEMPORARY_SUFFIX)
+            self.disk.unlink(path + TEMPORARY_SUFFIX)
             if error.errno not in NO_SPACE:
                 raise
             self.degrade()
             return live
         file.sync()
         self._seal(live)
-        if self._disk.exists(path):
+        if self.disk.exists(path):
             raise FileExistsError(errno.EEXIST, "another writer made the next segment", path)
-        put_in_place(self._disk, path)
+        put_in_place(self.disk, path)
         live.file.close()
         self._live = LiveSegment(file, path, header, len(text), 0, {})
         return self._live
@@ -515,12 +515,12 @@ class Log:
 
     def _put_blob(self, digest: str, body: bytes) -> None:
         try:
-            put_blob(self._disk, self.root, digest, body)
+            put_blob(self.disk, self.root, digest, body)
         except OSError as error:
             if error.errno not in NO_SPACE or self.degraded:
                 raise
             self.degrade()
-            put_blob(self._disk, self.root, digest, body)
+            put_blob(self.disk, self.root, digest, body)
 
     def _fail(self, error: BaseException) -> JournalFailed:
         failure = JournalFailed(

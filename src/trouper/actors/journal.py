@@ -1,0 +1,407 @@
+"""The journal writer: the one place where records go to the disk, and where everyone waits for theirs to be there.
+
+Group commit without a clerk: the first that waits gives everyone else who can run one turn of the scheduler to append too, then sends all
+of it to the disk in one write and one sync. Who comes while that sync runs is in the next one. So nothing is ever delayed to gather more,
+and under load a sync covers many.
+
+A waiter that is alone, on a disk that has been fast lately, waits for the sync in place, for a bounded time; that saves the two hops
+between threads and tasks that cost as much as the sync. Past the bound it parks like any other, so a disk that stalls never stalls the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable
+from types import TracebackType
+
+import attrs
+import outcome
+import trio
+
+from trouper._errors import UsageError
+from trouper.journal import Entry, JournalClosed, JournalError, JournalFailed, Log, OsDisk
+from trouper.journal.log import Batch
+from trouper.journal.sync_thread import Flight, SyncThread
+
+#: A batch that is this large is sent without waiting for anyone (J2).
+GATHER_BYTES = 256 * 1024
+#: Durable entries that nobody waits for are sent within this time (J2).
+GATHER_S = 0.005
+#: Buffered entries are sent within this time; J1 allows 1 s until they are safe.
+BUFFERED_S = 0.5
+#: How often a journal on a full disk looks whether there is space again.
+RESUME_S = 1.0
+
+
+@attrs.frozen
+class Threaded:
+    """Sync in a thread of its own: for the real disk and the real clock."""
+
+    #: The longest that the event loop may be held for one sync; 0 never holds it.
+    hold_s: float = 0.001
+
+
+@attrs.frozen
+class Inline:
+    """Sync in the event loop: for simulated disks and virtual time, where every run must be the same.
+
+    `latency` says how long the next sync takes, in virtual time; None is no time at all.
+    """
+
+    latency: Callable[[], float] | None = None
+
+
+@attrs.frozen
+class JournalStatistics:
+    """How the writer stands."""
+
+    last: int
+    durable: int
+    pending: int
+    pending_bytes: int
+    waiting: int
+    batches: int
+    records: int
+    #: Batches whose waiter was alone and waited in place.
+    held: int
+    sync_s: float
+    degraded: bool
+    senders: int
+
+
+class JournalWriter:
+    """Appends for everyone, and wakes them when their records are durable. `run` is its task, outermost in the tree."""
+
+    def __init__(
+        self, log: Log, *, sync: Threaded | Inline | None = None, on_degraded: Callable[[bool], None] | None = None
+    ) -> None:
+        self.log = log
+        self._mode = sync
+        #: Called with True when the disk turns out to be full, with False when there is space again.
+        self.on_degraded = on_degraded
+        self._degraded = log.degraded
+        self._thread: SyncThread | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        # At most one flight at a time; `_gathering` is set while the first waiter lets the others append.
+        self._flight: Flight | None = None
+        self._gathering = False
+        self._simulated: Batch | None = None
+        self._waiting: list[tuple[int, trio.lowlevel.Task]] = []
+        self._failure: JournalFailed | None = None
+        # How soon the task of `run` will look at what is pending by itself; `_wake` makes it look now.
+        self._looks_in = math.inf
+        self._wake = trio.Event()
+        self._senders = 0
+        self._closing = False
+        self._batches = 0
+        self._records = 0
+        self._held = 0
+        self._sync_s = 0.0
+
+    # -- for those who append
+
+    def append(self, entry: Entry) -> int:
+        """Give the entry its sequence. Nobody may see its effect before `wait_durable` of that sequence has returned (J4)."""
+        log = self.log
+        if log.degraded and entry.opens and log.try_resume():
+            self._tell_degraded()
+        try:
+            seq = log.append(entry)
+        except JournalFailed as error:
+            self._fail(error)
+            raise
+        if log.degraded is not self._degraded:
+            self._tell_degraded()
+        if log.pending_bytes >= GATHER_BYTES:
+            if self._flight is None:
+                self._send()
+        elif log.pending_bytes and self._looks_in > (GATHER_S if entry.durable else BUFFERED_S):
+            self._wake_runner()
+        return seq
+
+    def is_durable(self, seq: int) -> bool:
+        return seq <= self.log.durable
+
+    async def wait_durable(self, seq: int) -> None:
+        """Return when the record is as safe as the level promises; at once, without a checkpoint, if it is already.
+
+        A cancel does not end the wait: memory must not run ahead of the disk, nor behind it (J2). Raises `JournalFailed` if the sync failed.
+        """
+        log = self.log
+        if seq <= log.durable:
+            return
+        if seq > log.last:
+            raise UsageError(
+                f"record {seq} was never appended, the last is {log.last}; wait for what append returned", seq=seq
+            )
+        if self._is_idle():
+            self._gathering = True
+            try:
+                # Everyone else who can run now gets to append before the batch is closed.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            finally:
+                self._gathering = False
+            if self._is_idle() and seq > log.durable:
+                self._send(alone=not self._waiting)
+        if seq > log.durable:
+            await self._park(seq)
+
+    def open_sender(self) -> JournalSender:
+        """A claim on the writer: its task goes on until every sender is closed."""
+        if self._closing:
+            raise JournalClosed(
+                f"the writer of the journal {self.log.root!r} is ending; open the journal again", root=self.log.root
+            )
+        self._senders += 1
+        return JournalSender(self)
+
+    def close(self) -> None:
+        """No new senders; `run` ends when those that are open have closed."""
+        self._closing = True
+        self._wake_runner()
+
+    @property
+    def degraded(self) -> bool:
+        """The disk is full: entries that open new work are refused with `JournalFull`."""
+        return self.log.degraded
+
+    @property
+    def failure(self) -> JournalFailed | None:
+        """Why the writer has stopped; None while all is well."""
+        return self._failure
+
+    def statistics(self) -> JournalStatistics:
+        log = self.log
+        return JournalStatistics(
+            last=log.last,
+            durable=log.durable,
+            pending=log.pending_count,
+            pending_bytes=log.pending_bytes,
+            waiting=len(self._waiting),
+            batches=self._batches,
+            records=self._records,
+            held=self._held,
+            sync_s=self._sync_s,
+            degraded=log.degraded,
+            senders=self._senders,
+        )
+
+    # -- the task
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what nobody waits for, watch a full disk, and at the end leave nothing behind. Raises `JournalFailed` when the disk did.
+
+        Shielded: it ends when the last sender has closed, not when the tree around it is cancelled. It leaves the log open, with all of it synced.
+        """
+        self._token = trio.lowlevel.current_trio_token()
+        if self._is_threaded():
+            self._thread = SyncThread()
+        task_status.started()
+        try:
+            with trio.CancelScope(shield=True):
+                while self._failure is None and not (self._closing and not self._senders):
+                    await self._rest()
+                    await self._work()
+                while self._failure is None and (self._flight is not None or self.log.pending_count):
+                    await self._work()
+                    if self._flight is not None and self._simulated is None:
+                        with contextlib.suppress(JournalFailed):
+                            await self._park(self._flight.last)
+            if self._failure is not None:
+                raise self._failed()
+        finally:
+            self._closing = True
+            self._token = None
+            if self._thread is not None:
+                self._thread.stop()
+                self._thread = None
+
+    def _is_threaded(self) -> bool:
+        if self._mode is None:
+            # A mock clock jumps while a thread runs, so it gets no thread.
+            virtual = getattr(trio.lowlevel.current_clock(), "autojump_threshold", None) is not None
+            real = self.log.level == "fsync" and isinstance(self.log.disk, OsDisk)
+            self._mode = Threaded() if real and not virtual else Inline()
+        return isinstance(self._mode, Threaded)
+
+    async def _rest(self) -> None:
+        """Sleep until something that is pending is overdue, or until someone wakes us."""
+        log = self.log
+        if log.pending_count and self._flight is None:
+            self._looks_in = GATHER_S if log.pending_durable else BUFFERED_S
+        elif log.degraded:
+            self._looks_in = RESUME_S
+        with trio.move_on_after(self._looks_in):
+            await self._wake.wait()
+        self._wake = trio.Event()
+        self._looks_in = math.inf
+
+    async def _work(self) -> None:
+        """What must be done now: fly a simulated sync, send what nobody waits for, look for space."""
+        log = self.log
+        if self._is_idle() and log.pending_count:
+            self._send()
+        if self._simulated is not None:
+            batch, flight = self._simulated, self._flight
+            assert flight is not None and isinstance(self._mode, Inline) and self._mode.latency is not None
+            await trio.sleep(self._mode.latency())
+            self._simulated = None
+            self._commit_here(batch, flight)
+        if log.degraded and log.try_resume():
+            self._tell_degraded()
+
+    def _wake_runner(self) -> None:
+        self._looks_in = 0.0
+        self._wake.set()
+
+    # -- flights
+
+    def _send(self, *, alone: bool = False) -> None:
+        """Send what is pending to the disk. `alone`: one task waits, and nobody else; it may hold the event loop for a moment."""
+        batch = self.log.take()
+        if batch is None:
+            return
+        self._batches += 1
+        self._records += batch.count
+        flight = self._flight = Flight(batch.last)
+        if self._thread is None:
+            if self._token is not None and isinstance(self._mode, Inline) and self._mode.latency is not None:
+                self._simulated = batch
+                self._wake_runner()
+            else:
+                self._commit_here(batch, flight)
+            return
+        self._thread.submit(functools.partial(self.log.commit, batch), flight)
+        if alone and self._hold(flight):
+            self._held += 1
+            self._land(flight)
+        elif not flight.tell(functools.partial(self._tell_landed, flight)):
+            self._land(flight)
+
+    def _hold(self, flight: Flight) -> bool:
+        """Wait in place for a disk that has been fast lately; returns whether the flight has landed."""
+        assert isinstance(self._mode, Threaded)
+        hold_s = self._mode.hold_s
+        return self._sync_s < hold_s / 2 and flight.wait(hold_s)
+
+    def _commit_here(self, batch: Batch, flight: Flight) -> None:
+        error: BaseException | None = None
+        try:
+            self.log.commit(batch, sync=self.log.level == "fsync")
+        except JournalError as caught:
+            error = caught
+        flight.land(error, 0.0)
+        self._land(flight)
+
+    def _tell_landed(self, flight: Flight) -> None:
+        """In the sync thread: have the event loop land the flight."""
+        token = self._token
+        if token is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(self._land, flight)
+
+    def _land(self, flight: Flight) -> None:
+        """A commit has ended: wake those whose records are safe, and send what has gathered for others."""
+        self._flight = None
+        # A running mean, in which one slow sync counts for long enough to stop holding the loop.
+        self._sync_s += (flight.seconds - self._sync_s) * 0.25
+        if flight.error is not None:
+            self._fail(flight.error)
+            return
+        if self.log.degraded is not self._degraded:
+            self._tell_degraded()
+        if self._waiting:
+            durable = self.log.durable
+            waiting, self._waiting = self._waiting, []
+            for seq, task in waiting:
+                if seq <= durable:
+                    trio.lowlevel.reschedule(task)
+                else:
+                    self._waiting.append((seq, task))
+        if self._is_idle() and (self._waiting or self.log.pending_bytes >= GATHER_BYTES):
+            self._send()
+
+    def _is_idle(self) -> bool:
+        """Nothing is in flight or about to be; and nothing has failed."""
+        return self._flight is None and not self._gathering and self._failure is None
+
+    async def _park(self, seq: int) -> None:
+        if self._failure is not None:
+            raise self._failed()
+        self._waiting.append((seq, trio.lowlevel.current_task()))
+        # Never aborted by a cancel: whoever wakes us has the answer.
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    # -- what goes wrong
+
+    def _fail(self, error: BaseException) -> None:
+        """The disk has failed: nothing is tried again, everyone who waits is told, and `run` ends loudly (J11)."""
+        if self._failure is not None:
+            return
+        if isinstance(error, JournalFailed):
+            self._failure = error
+        else:
+            self._failure = JournalFailed(
+                f"the journal {self.log.root!r} could not be written ({error!r}); start again: recovery keeps all that was acknowledged",
+                root=self.log.root,
+            )
+            self._failure.__cause__ = error
+        waiting, self._waiting = self._waiting, []
+        for _, task in waiting:
+            trio.lowlevel.reschedule(task, outcome.Error(self._failed()))
+        self._wake_runner()
+
+    def _failed(self) -> JournalFailed:
+        """The failure, in a copy of its own for each task that raises it."""
+        assert self._failure is not None
+        copy = JournalFailed(self._failure.message, **self._failure.facts)
+        copy.__cause__ = self._failure
+        return copy
+
+    def _tell_degraded(self) -> None:
+        if self.log.degraded is not self._degraded:
+            self._degraded = self.log.degraded
+            if self._degraded:
+                self._wake_runner()
+            if self.on_degraded is not None:
+                self.on_degraded(self._degraded)
+
+    def _sender_closed(self) -> None:
+        self._senders -= 1
+        if not self._senders:
+            # The last one out: what runs outermost may now end.
+            self.close()
+
+
+class JournalSender:
+    """The claim of one part of the tree on the journal; while it is open, the writer's task goes on."""
+
+    def __init__(self, writer: JournalWriter) -> None:
+        self._writer = writer
+        self._open = True
+
+    def append(self, entry: Entry) -> int:
+        if not self._open:
+            raise JournalClosed("this sender of the journal is closed; open another with open_sender()")
+        return self._writer.append(entry)
+
+    def is_durable(self, seq: int) -> bool:
+        return self._writer.is_durable(seq)
+
+    async def wait_durable(self, seq: int) -> None:
+        await self._writer.wait_durable(seq)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._writer._sender_closed()
+
+    def __enter__(self) -> JournalSender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
