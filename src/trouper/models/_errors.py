@@ -3,11 +3,13 @@
 ModelError
 |- RateLimited       slow down                       retryable
 |- ServerFault       5xx, overloaded                 retryable
+|  `- MalformedReply the model broke its own format  one silent retry, then terminal (M9)
 |- NetworkFault      no connection, stall, cut off   retryable
 |- AuthFailed        the key is wrong or missing
 |- QuotaExceeded     the account has no more
 |- ContextOverflow   the request is too long: compact, then one more try (L32)
 |- BadRequest        the provider refuses the request
+|  `- HistoryRefused because of calls, answers or signatures: repair it from the journal, once (M10)
 `- ModelFault        anything else
 """
 
@@ -54,6 +56,10 @@ class ServerFault(ModelError):
     may_retry = True
 
 
+class MalformedReply(ServerFault):
+    """The model wrote a call that its own provider cannot read. Worth one silent retry, and no more (M9)."""
+
+
 class NetworkFault(ModelError):
     kind = "network"
     may_retry = True
@@ -73,6 +79,10 @@ class ContextOverflow(ModelError):
 
 class BadRequest(ModelError):
     kind = "bad_request"
+
+
+class HistoryRefused(BadRequest):
+    """The provider does not accept how calls, answers and signatures match. To be repaired from the journal, once (M10)."""
 
 
 class ModelFault(ModelError):

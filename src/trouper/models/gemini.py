@@ -1,0 +1,321 @@
+"""Gemini over HTTP (M7-M12).
+
+    model = Gemini("gemini-3-flash")                      # the key from GEMINI_API_KEY or GOOGLE_API_KEY
+    model = Gemini("gemini-3-pro", api_key=ask_vault, config={"thinkingConfig": {"includeThoughts": True}})
+    model = Gemini("gemini-3-flash", vertex=Vertex(project="my-project", location="europe-west4"))
+
+What is said and meant is in `gemini_request` and `gemini_reply`, which are pure; here the two are joined to a connection. No retry, no deadline but
+that of connecting: the model call's actor has those.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import trio
+
+from trouper._errors import ConfigError
+from trouper.models import wire_json
+from trouper.models._errors import ModelError, ModelFault, NetworkFault, ServerFault
+from trouper.models.chunks import Chunk, KeepAlive
+from trouper.models.gemini_config import GeminiConfig, settings_of
+from trouper.models.gemini_errors import PROVIDER, fault_of_error, fault_of_reply
+from trouper.models.gemini_reply import Reply
+from trouper.models.gemini_request import RequestBuilder, SchemaForm, model_path
+from trouper.models.gemini_vertex import Vertex
+from trouper.models.http import (
+    CONNECT_TIMEOUT_S,
+    ByteStream,
+    Credential,
+    Endpoint,
+    Key,
+    KeySource,
+    key_from_environment,
+)
+from trouper.models.protocol import ModelRequest
+from trouper.models.sse import EVENT_BYTES_MAX, SseReader
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+BASE_URL = "https://generativelanguage.googleapis.com"
+DEFAULT_MODEL = "gemini-3-flash"
+#: As in Google's own client, the first wins.
+KEY_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
+#: How long the rest of a reply is waited for once its finish reason has come: figures of usage may follow, and the connection is free afterwards.
+TAIL_S = 5.0
+
+#: Tokens that fit, by the beginning of the model's name; the longest that matches counts.
+CONTEXT_WINDOWS: Mapping[str, int] = {
+    "gemini-3": 1_048_576,
+    "gemini-3-pro-image": 65_536,
+    "gemini-2.5": 1_048_576,
+    "gemini-2.5-flash-image": 65_536,
+    "gemini-2.5-computer-use": 131_072,
+    "gemini-2.0": 1_048_576,
+    "gemini-1.5-pro": 2_097_152,
+    "gemini-1.5-flash": 1_048_576,
+    "gemini-flash": 1_048_576,
+    "gemini-pro": 1_048_576,
+    "gemma-3": 131_072,
+}
+
+
+def window_of(model: str) -> int | None:
+    name = model.rsplit("/", 1)[-1]
+    matching = [prefix for prefix in CONTEXT_WINDOWS if name.startswith(prefix)]
+    return CONTEXT_WINDOWS[max(matching, key=len)] if matching else None
+
+
+class Gemini:
+    """A `Model` that asks Google. Safe to share between sessions; `aclose()` closes its idle connections."""
+
+    def __init__(
+        self,
+        model: str = DEFAULT_MODEL,
+        *,
+        api_key: KeySource | None = None,
+        base_url: str | None = None,
+        config: GeminiConfig = None,
+        vertex: Vertex | None = None,
+        api_version: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        context_window: int | None = None,
+        schemas: SchemaForm = "json",
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        event_bytes_max: int = EVENT_BYTES_MAX,
+    ) -> None:
+        model_path(model)
+        if schemas not in ("json", "openapi"):
+            raise ConfigError(f"schemas {schemas!r} is neither 'json' nor 'openapi'; use one of these", schemas=schemas)
+        self._model = model
+        self._vertex = vertex
+        self._version = api_version or ("v1beta1" if vertex else "v1beta")
+        self._window = context_window
+        self._event_bytes_max = event_bytes_max
+        self._builder = RequestBuilder(settings_of(config), schemas=schemas)
+        self._endpoint = Endpoint(
+            base_url or (vertex.base_url if vertex else BASE_URL),
+            provider=PROVIDER,
+            headers=headers,
+            proxy=proxy,
+            transport=transport,
+            connect_timeout_s=connect_timeout_s,
+        )
+        self._key = None if vertex else self._find_key(api_key)
+
+    def _find_key(self, given: KeySource | None) -> Key | None:
+        source = given if given is not None else key_from_environment(KEY_VARIABLES)
+        if source is not None:
+            return Key(source, provider=PROVIDER, header="x-goog-api-key")
+        if self._endpoint.header_names & {"x-goog-api-key", "authorization"}:
+            return None
+        raise ConfigError(
+            "Gemini needs an API key, and there is none: set the environment variable GEMINI_API_KEY, or give api_key= "
+            "(get one at https://aistudio.google.com/apikey); for Vertex AI give vertex=Vertex(project=...)"
+        )
+
+    @classmethod
+    def from_env(cls, model: str = DEFAULT_MODEL, **options: Any) -> Self:
+        """As the environment says, with the variables of Google's own client: a key, or a Cloud project for Vertex AI."""
+        if os.environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").strip().lower() in ("1", "true"):
+            location = os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
+            options.setdefault("vertex", Vertex(os.environ.get("GOOGLE_CLOUD_PROJECT"), location))
+            options.setdefault("base_url", os.environ.get("GOOGLE_VERTEX_BASE_URL") or None)
+        else:
+            options.setdefault("base_url", os.environ.get("GOOGLE_GEMINI_BASE_URL") or None)
+        return cls(model, **options)
+
+    def __repr__(self) -> str:
+        return f"Gemini({self._model!r}, base_url={self._endpoint.shown_url!r})"
+
+    @property
+    def name(self) -> str:
+        return f"{PROVIDER}:{self._model}"
+
+    @property
+    def context_window(self) -> int | None:
+        return self._window if self._window is not None else window_of(self._model)
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[GeminiChunks]:
+        model = request.model or self._model
+        body = self._builder.body(request, model, settings_of(request.extra) if request.extra else None)
+        credential = await self._credential()
+        path = f"/{self._version}/{self._path(model)}:streamGenerateContent?alt=sse"
+        async with self._endpoint.open(path, body, credential, headers=self._extra_headers()) as stream:
+            if stream.status != 200:
+                raise fault_of_reply(stream.status, await stream.read_error(), stream.headers, credential)
+            yield GeminiChunks(stream, credential, self._event_bytes_max)
+
+    async def _credential(self) -> Credential | None:
+        if self._vertex is not None:
+            return await self._vertex.ask()
+        return await self._key.ask() if self._key is not None else None
+
+    def _path(self, model: str) -> str:
+        path = model_path(model)
+        return self._vertex.path(model) if self._vertex is not None else path
+
+    def _extra_headers(self) -> dict[str, str]:
+        project = self._vertex.quota_project if self._vertex is not None else None
+        return {"x-goog-user-project": project} if project else {}
+
+    async def aclose(self) -> None:
+        """Close the idle connections. The client may be used again."""
+        await self._endpoint.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def sdk(self, work: Callable[[Any], T]) -> T:
+        """Run `work(client)` in a thread, with Google's own client and our key: files, caches, embeddings (M12).
+
+        await model.sdk(lambda client: client.files.upload(file="report.pdf"))
+        """
+        credential = await self._credential()
+        return await trio.to_thread.run_sync(self._run_sdk, work, credential, abandon_on_cancel=True)
+
+    def _run_sdk(self, work: Callable[[Any], T], credential: Credential | None) -> T:
+        from google import genai
+        from google.genai import errors
+
+        options: Any = {
+            "base_url": self._endpoint.base_url,
+            "api_version": self._version,
+            "headers": self._extra_headers(),
+        }
+        if self._vertex is not None:
+            vertex = self._vertex
+            client = genai.Client(
+                vertexai=True,
+                project=vertex.project,
+                location=vertex.location,
+                credentials=vertex.credentials,
+                http_options=options,
+            )
+        else:
+            client = genai.Client(api_key=credential.value if credential else "none", http_options=options)
+        fault: ModelError
+        try:
+            with client:
+                return work(client)
+        except errors.APIError as exc:
+            details = exc.details if isinstance(exc.details, dict) else {}
+            error = details.get("error", details)
+            fault = fault_of_error({"message": exc.message, "status": exc.status, **error}, exc.code, {}, credential)
+        # Raised out here: the SDK's exception holds its request, and with it the key.
+        raise fault
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        """How many tokens the provider counts in these messages and the system text."""
+        model = request.model or self._model
+        contents = wire_json.decode(self._builder.body(request, model))["contents"]
+        if request.system:
+            contents.insert(0, {"role": "user", "parts": [{"text": request.system}]})
+
+        def count(client: Any) -> int:
+            from google.genai import types
+
+            parsed = [types.Content.model_validate_json(wire_json.encode(content)) for content in contents]
+            return int(client.models.count_tokens(model=model, contents=parsed).total_tokens or 0)
+
+        return await self.sdk(count)
+
+
+class GeminiChunks:
+    """A reply's chunks, as they come. Not a generator: one left half-way needs no clean-up of its own."""
+
+    def __init__(self, stream: ByteStream, credential: Credential | None, event_bytes_max: int) -> None:
+        self._stream = stream
+        self._reply = Reply(credential)
+        self._reader = SseReader(event_bytes_max=event_bytes_max)
+        self._event_bytes_max = event_bytes_max
+        self._is_stream = stream.headers.get("content-type", "").startswith("text/event-stream")
+        self._ready: deque[Chunk] = deque()
+        self._comments = 0
+        self._over = False
+        #: A fault that came after chunks which are not handed out yet; it waits for its turn.
+        self._fault: ModelError | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        ready = self._ready
+        while not ready:
+            if self._fault is not None:
+                raise self._fault
+            if self._over:
+                raise StopAsyncIteration
+            await self._fill()
+        return ready.popleft()
+
+    def take_ready(self) -> tuple[Chunk, ...]:
+        """What has arrived together with the last chunk and can be had without waiting."""
+        ready = tuple(self._ready)
+        self._ready.clear()
+        return ready
+
+    async def _fill(self) -> None:
+        try:
+            if not self._is_stream:
+                await self._take_whole()
+            elif piece := await self._receive():
+                for event in self._reader.feed(piece):
+                    self._ready.extend(self._reply.take(event.data))
+                if self._reader.comments != self._comments:
+                    self._comments = self._reader.comments
+                    self._ready.append(KeepAlive())
+            else:
+                self._take_end()
+        except ModelError as fault:
+            self._over = True
+            self._fault = fault
+
+    async def _receive(self) -> bytes:
+        if not self._reply.finished:
+            return await self._stream.receive()
+        with trio.move_on_after(TAIL_S):
+            try:
+                return await self._stream.receive()
+            except NetworkFault:
+                # The reply itself is complete.
+                pass
+        return b""
+
+    def _take_end(self) -> None:
+        self._over = True
+        for event in self._reader.finish():
+            try:
+                self._ready.extend(self._reply.take(event.data))
+            except ServerFault:
+                # The last event is cut short; whether that matters shows in the finish reason, which has come before it or not.
+                break
+        self._ready.extend(self._reply.end())
+
+    async def _take_whole(self) -> None:
+        """Gateways that do not know `alt=sse` answer with all events at once, as a list."""
+        body = await self._stream.read_all(self._event_bytes_max)
+        try:
+            value = wire_json.decode(body)
+        except ValueError:
+            kind = self._stream.headers.get("content-type", "nothing")
+            raise ModelFault(
+                f"gemini answered with {kind!r}, which is no stream of events; check base_url", provider=PROVIDER
+            ) from None
+        for event in value if isinstance(value, list) else [value]:
+            if isinstance(event, dict):
+                self._ready.extend(self._reply.take_event(event))
+        self._take_end()

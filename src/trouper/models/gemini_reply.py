@@ -1,0 +1,215 @@
+"""Gemini's events as chunks: pure, one event at a time (M4, M8-M10).
+
+What a part carries beyond its own kind (`thoughtSignature` above all, and whatever is newer than this client) travels as `Opaque`, so that
+`gemini_request` can put it back where it was. A chunk with an `Opaque` is a part of its own: signed text must not be merged with its
+neighbours, or the signature is at another place than the one it was given for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trouper.core.messages import Json, Media, Opaque, ProviderPart, Usage
+from trouper.models import wire_json
+from trouper.models._errors import MalformedReply, NetworkFault, ServerFault
+from trouper.models.chunks import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Chunk,
+    Done,
+    PartChunk,
+    TextChunk,
+    ThinkingChunk,
+    UsageChunk,
+)
+from trouper.models.gemini_errors import PROVIDER, fault_of_error
+from trouper.models.http import Credential, clean_message
+
+#: M9, and the two of the same kind that came later.
+REFUSALS = frozenset(
+    {
+        "SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "RECITATION", "IMAGE_SAFETY",
+        "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION",
+    }
+)  # fmt: skip
+MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
+#: CONTINUATION: the token limit of one request, under another name.
+TRUNCATED = frozenset({"MAX_TOKENS", "CONTINUATION"})
+_UNSET = frozenset({"FINISH_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", ""})
+
+
+class Reply:
+    """One model call's reply, as far as it has come."""
+
+    def __init__(self, credential: Credential | None = None) -> None:
+        self._credential = credential
+        self._calls = 0
+        #: Fields of usageMetadata as last seen: each is cumulative, so the last wins (M10).
+        self._usage: dict[str, Json] = {}
+        self._usage_told = Usage()
+        self._finish: str | None = None
+        self._finish_message: str = ""
+        self._blocked: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the provider has said how it ended. More may follow: some models repeat it in every event."""
+        return self._finish is not None or self._blocked is not None
+
+    def take(self, data: bytes) -> list[Chunk]:
+        """The chunks of one event, as it came."""
+        try:
+            event = wire_json.decode(data)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict):
+            raise ServerFault(
+                f"gemini sent an event of {len(data)} bytes that is not a JSON object; try again", provider=PROVIDER
+            )
+        return self.take_event(event)
+
+    def take_event(self, event: dict[str, Json]) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        candidates = event.get("candidates")
+        if candidates and isinstance(candidates, list) and isinstance(candidate := candidates[0], dict):
+            content = candidate.get("content")
+            if isinstance(content, dict) and isinstance(parts := content.get("parts"), list):
+                for part in parts:
+                    if type(part) is not dict:
+                        continue
+                    # The common case first: text and nothing else.
+                    if len(part) == 1 and type(text := part.get("text")) is str:
+                        if text:
+                            chunks.append(TextChunk(text))
+                    else:
+                        self._take_part(part, chunks)
+            if "finishReason" in candidate:
+                self._take_finish(candidate)
+        elif "error" in event:
+            error = event["error"]
+            raise fault_of_error(
+                error if isinstance(error, Mapping) else {"message": str(error)}, None, {}, self._credential
+            )
+        usage = event.get("usageMetadata")
+        if isinstance(usage, dict):
+            first = not self._usage
+            self._usage.update(usage)
+            if first:
+                # Told at once, so that a reply cut short has its input counted; the final figures come with the end.
+                chunks.extend(self._usage_chunk())
+        feedback = event.get("promptFeedback")
+        if isinstance(feedback, dict) and str(feedback.get("blockReason") or "") not in _UNSET:
+            self._blocked = ": ".join(
+                str(said) for said in (feedback["blockReason"], feedback.get("blockReasonMessage")) if said
+            )
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        """What the end of the stream adds. `NetworkFault` if the provider never said that it was done (L14)."""
+        if self._blocked is not None:
+            return [*self._usage_chunk(), Done("refusal", clean_message(self._blocked, self._credential))]
+        reason = self._finish
+        if reason is None:
+            raise NetworkFault(
+                "gemini's reply ended without a finish reason: it was cut off; try again", provider=PROVIDER
+            )
+        detail = f"{reason}: {self._finish_message}" if self._finish_message else reason
+        if reason in MALFORMED:
+            raise MalformedReply(f"gemini could not finish its own tool call ({detail}); try again", provider=PROVIDER)
+        if reason in REFUSALS:
+            done = Done("refusal", detail)
+        elif reason in TRUNCATED:
+            done = Done("max_tokens", detail if reason != "MAX_TOKENS" else None)
+        else:
+            done = Done("tool_use" if self._calls else "end_turn", None if reason == "STOP" else detail)
+        return [*self._usage_chunk(), done]
+
+    def _take_part(self, part: dict[str, Json], chunks: list[Chunk]) -> None:
+        text = part.get("text")
+        call = part.get("functionCall")
+        if isinstance(call, dict):
+            if isinstance(text, str) and text:
+                chunks.append(ThinkingChunk(text) if part.get("thought") is True else TextChunk(text))
+            self._take_call(part, call, chunks)
+        elif isinstance(text, str):
+            thought = part.get("thought") is True
+            rest = {key: value for key, value in part.items() if key not in ("text", "thought")}
+            if text or rest:
+                opaque = Opaque(PROVIDER, rest) if rest else None
+                chunks.append(ThinkingChunk(text, opaque=opaque) if thought else TextChunk(text, opaque))
+        elif isinstance(blob := part.get("inlineData"), dict) and isinstance(blob.get("data"), str):
+            opaque = _rest(part, "inlineData", blob, ("mimeType", "data"))
+            chunks.append(PartChunk(Media(str(blob.get("mimeType") or ""), data=blob["data"], opaque=opaque)))
+        elif isinstance(file := part.get("fileData"), dict) and isinstance(file.get("fileUri"), str):
+            opaque = _rest(part, "fileData", file, ("mimeType", "fileUri"))
+            chunks.append(PartChunk(Media(str(file.get("mimeType") or ""), uri=file["fileUri"], opaque=opaque)))
+        elif part:
+            chunks.append(PartChunk(ProviderPart(Opaque(PROVIDER, part))))
+
+    def _take_call(self, part: dict[str, Json], call: dict[str, Json], chunks: list[Chunk]) -> None:
+        index = self._calls
+        self._calls += 1
+        given = call.get("id")
+        opaque = _rest(part, "functionCall", call, ("id", "name", "args"), ("text", "thought"))
+        chunks.append(CallStart(index, str(call.get("name") or ""), given if isinstance(given, str) else None, opaque))
+        arguments = call.get("args")
+        if isinstance(arguments, str):
+            chunks.append(CallDelta(index, arguments))
+            arguments = None
+        elif arguments is None:
+            arguments = {}
+        chunks.append(CallEnd(index, arguments, opaque))
+
+    def _take_finish(self, candidate: dict[str, Json]) -> None:
+        reason = str(candidate["finishReason"] or "").upper()
+        if reason in _UNSET:
+            return
+        self._finish = reason
+        said = [str(candidate.get("finishMessage") or "")]
+        ratings = candidate.get("safetyRatings")
+        for rating in ratings if isinstance(ratings, list) else ():
+            if isinstance(rating, dict) and rating.get("blocked") is True:
+                said.append(str(rating.get("category")))
+        self._finish_message = clean_message(" ".join(filter(None, said)), self._credential)
+
+    def _usage_chunk(self) -> list[Chunk]:
+        usage = usage_of(self._usage)
+        if usage == self._usage_told:
+            return []
+        self._usage_told = usage
+        return [UsageChunk(usage)]
+
+
+def usage_of(metadata: Mapping[str, Json]) -> Usage:
+    """Gemini counts thoughts apart from the answer and tool results apart from the prompt; ours are sums, with parts in their own buckets."""
+
+    def count(name: str) -> int | None:
+        value = metadata.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    thoughts = count("thoughtsTokenCount")
+    return Usage(
+        input=_sum(count("promptTokenCount"), count("toolUsePromptTokenCount")),
+        output=_sum(count("candidatesTokenCount"), thoughts),
+        cache_read=count("cachedContentTokenCount"),
+        reasoning=thoughts,
+    )
+
+
+def _sum(left: int | None, right: int | None) -> int | None:
+    return right if left is None else left + (right or 0)
+
+
+def _rest(
+    part: dict[str, Json],
+    kind: str,
+    inner: dict[str, Json],
+    known: tuple[str, ...],
+    beside: tuple[str, ...] = (),
+) -> Opaque | None:
+    """The fields of a part that our own classes have no place for."""
+    rest = {key: value for key, value in part.items() if key != kind and key not in beside}
+    if within := {key: value for key, value in inner.items() if key not in known}:
+        rest[kind] = within
+    return Opaque(PROVIDER, rest) if rest else None

@@ -1,0 +1,411 @@
+"""What the providers' clients share: a key that never shows, a pool of HTTP/1.1 connections, and faults by name (M1-M3).
+
+    endpoint = Endpoint("https://api.example.com", provider="example")
+    async with endpoint.open("/v1/stream", body, credential) as stream:
+        while piece := await stream.receive():
+            ...
+
+HTTP/1.1 only: closing its connection is the one way to stop a provider in mid-reply. Redirects are not followed, so that a key
+goes to the host it was meant for and to no other. httpx is imported with the first request, not before.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote, urlsplit
+
+import trio
+from attrs import field, frozen
+
+from trouper._errors import ConfigError
+from trouper.models._errors import (
+    AuthFailed,
+    BadRequest,
+    ContextOverflow,
+    ModelError,
+    ModelFault,
+    NetworkFault,
+    QuotaExceeded,
+    RateLimited,
+    ServerFault,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+#: A key itself, or a function that is asked for it before every request (it may be async).
+KeySource: TypeAlias = str | Callable[[], str | Awaitable[str]]
+
+CONNECT_TIMEOUT_S = 10.0
+#: Closing a cancelled stream only closes a socket; this bounds a transport that thinks otherwise.
+CLOSE_GRACE_S = 5.0
+ERROR_BODY_BYTES_MAX = 256 * 1024
+ERROR_BODY_WAIT_S = 10.0
+MESSAGE_MAX = 1_000
+KEEP_ALIVE_MAX = 64
+KEEP_ALIVE_S = 90.0
+#: Shorter text is not cut out of messages: it would take innocent words with it, and is no key.
+_SECRET_MIN = 6
+_KEY_TEXT = re.compile(r"[\x21-\x7e]+\Z")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@frozen
+class Credential:
+    """One request's proof of who asks: a header, and the texts that must never show."""
+
+    header: str
+    value: str = field(repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def redact(self, text: str) -> str:
+        """`text` without any form of the key."""
+        for secret in self.secrets:
+            if len(secret) >= _SECRET_MIN:
+                for form in _forms(secret):
+                    text = text.replace(form, "[key]")
+        return text
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    coded = base64.b64encode(secret.encode()).decode().rstrip("=")
+    # The longest first: a quoted form may contain the plain one.
+    return tuple(sorted({secret, quote(secret, safe=""), coded}, key=len, reverse=True))
+
+
+class Key:
+    """Where a provider's key comes from; asked once per request, shown never (M3)."""
+
+    __slots__ = ("_header", "_prefix", "_provider", "_source")
+
+    def __init__(self, source: KeySource, *, provider: str, header: str, prefix: str = "") -> None:
+        self._source = source
+        self._provider = provider
+        self._header = header
+        self._prefix = prefix
+        if isinstance(source, str):
+            self._credential(source)
+
+    def __repr__(self) -> str:
+        return f"<Key of {self._provider}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a key is not pickled; build the client anew where it is needed")
+
+    async def ask(self) -> Credential:
+        if isinstance(self._source, str):
+            return self._credential(self._source)
+        answer: object = None
+        failed = ""
+        try:
+            answer = self._source()
+            if isawaitable(answer):
+                answer = await answer
+        except Exception as exc:
+            # The chain is left out on purpose: what a key store's exception says may be the key.
+            failed = type(exc).__name__
+        if failed:
+            raise AuthFailed(
+                f"the function that gives the key of {self._provider!r} raised {failed}; call it by hand to see why",
+                provider=self._provider,
+            )
+        return self._credential(answer)
+
+    def _credential(self, key: object) -> Credential:
+        text = key.strip() if isinstance(key, str) else ""
+        if not _KEY_TEXT.match(text):
+            raise ConfigError(
+                f"the key of {self._provider!r} is {'empty' if not text else 'not plain ASCII text'}; "
+                "give the key as the provider's page shows it, without quotes or line breaks",
+                provider=self._provider,
+            )
+        return Credential(self._header, self._prefix + text, (text,))
+
+
+def key_from_environment(names: Sequence[str]) -> str | None:
+    """The first of these variables that is set and not empty."""
+    for name in names:
+        if value := os.environ.get(name, "").strip():
+            return value
+    return None
+
+
+class Endpoint:
+    """A provider's address, and the connections to it. Opened by the first request; `aclose` closes what idles."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        provider: str,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                f"base_url {_without_userinfo(base_url)!r} is not an http(s) address; write e.g. 'https://host/path'",
+                provider=provider,
+            )
+        self.base_url = base_url.rstrip("/")
+        self.provider = provider
+        self._headers = dict(headers or {})
+        self._proxy = proxy
+        self._transport = transport
+        self._connect_timeout_s = connect_timeout_s
+        self._client: httpx.AsyncClient | None = None
+        #: The trio run in which the pool was made: its sockets are of no use to another.
+        self._run: trio.lowlevel.TrioToken | None = None
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.shown_url!r}>"
+
+    @property
+    def shown_url(self) -> str:
+        """The address without a user name or password that may stand in it."""
+        return _without_userinfo(self.base_url)
+
+    @property
+    def header_names(self) -> frozenset[str]:
+        return frozenset(name.lower() for name in self._headers)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        path: str,
+        body: bytes,
+        credential: Credential | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        method: str = "POST",
+    ) -> AsyncIterator[ByteStream]:
+        """Send a request; the reply's head has come when the block is entered. Leaving the block frees or closes the connection."""
+        response, fault = await self._send(method, path, body, credential, headers or {})
+        if response is None:
+            # Raised out here, so that it drags along no httpx exception: those hold the request, and with it the key.
+            raise fault
+        stream = ByteStream(response, self.provider, credential)
+        try:
+            yield stream
+        finally:
+            with trio.CancelScope(deadline=trio.current_time() + CLOSE_GRACE_S, shield=True):
+                await stream._aclose()
+
+    async def _send(
+        self, method: str, path: str, body: bytes, credential: Credential | None, headers: Mapping[str, str]
+    ) -> tuple[httpx.Response | None, ModelError]:
+        client = self._connected()
+        fault: ModelError = NetworkFault("no reply", provider=self.provider)
+        try:
+            request = client.build_request(method, self.base_url + path, content=body, headers={**_PLAIN, **headers})
+            if credential is not None:
+                request.headers[credential.header] = credential.value
+            return await client.send(request, stream=True), fault
+        except Exception as exc:
+            fault = network_fault(exc, self.provider, credential)
+            if isinstance(fault, ModelFault):
+                raise
+        return None, fault
+
+    def _connected(self) -> httpx.AsyncClient:
+        import httpx
+
+        run = trio.lowlevel.current_trio_token()
+        if self._client is None or self._run is not run:
+            local = urlsplit(self.base_url).hostname in _LOOPBACK
+            self._client = httpx.AsyncClient(
+                headers=self._headers,
+                timeout=httpx.Timeout(None, connect=self._connect_timeout_s),
+                follow_redirects=False,
+                http2=False,
+                verify=_trusted_roots() if self.base_url.startswith("https:") or self._proxy else False,
+                proxy=self._proxy,
+                transport=self._transport,
+                # Proxies named in the environment are for the world outside.
+                trust_env=not local,
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=KEEP_ALIVE_MAX, keepalive_expiry=KEEP_ALIVE_S
+                ),
+            )
+            self._run = run
+        return self._client
+
+    async def aclose(self) -> None:
+        """Close all connections. The endpoint may be used again, and opens new ones then."""
+        client, run, self._client, self._run = self._client, self._run, None, None
+        if client is not None and run is trio.lowlevel.current_trio_token():
+            await client.aclose()
+
+
+#: Compression would make a stream wait for its dictionary; providers send text of a few bytes at a time.
+_PLAIN = {"accept-encoding": "identity", "content-type": "application/json"}
+
+
+@functools.cache
+def _trusted_roots() -> Any:
+    """One TLS context for all clients: reading the roots takes tens of milliseconds."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+def _without_userinfo(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", url)
+
+
+class ByteStream:
+    """A reply whose head is here and whose body is coming."""
+
+    def __init__(self, response: httpx.Response, provider: str, credential: Credential | None) -> None:
+        self._response = response
+        self._provider = provider
+        self._credential = credential
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        coded = response.headers.get("content-encoding", "identity").lower() != "identity"
+        self._pieces: Any = response.aiter_bytes() if coded else response.aiter_raw()
+        self._next: Callable[[], Awaitable[bytes]] = self._pieces.__anext__
+        #: Whether the body ended as HTTP says it should.
+        self.ended = False
+
+    async def receive(self) -> bytes:
+        """The next piece as it came; `b""` at the proper end. `NetworkFault` if the connection breaks before that."""
+        try:
+            return await self._next()
+        except StopAsyncIteration:
+            self.ended = True
+            return b""
+        except Exception as exc:
+            fault = network_fault(exc, self._provider, self._credential)
+            if isinstance(fault, ModelFault):
+                raise
+        raise fault
+
+    async def read_all(self, bytes_max: int) -> bytes:
+        """The whole body, or its first `bytes_max` bytes."""
+        pieces: list[bytes] = []
+        size = 0
+        while size < bytes_max and (piece := await self.receive()):
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)[:bytes_max]
+
+    async def read_error(self) -> bytes:
+        """The body of a refusal, as much as comes within reason: a provider that stalls here is not worth waiting for."""
+        with trio.move_on_after(ERROR_BODY_WAIT_S):
+            try:
+                return await self.read_all(ERROR_BODY_BYTES_MAX)
+            except NetworkFault:
+                pass
+        return b""
+
+    def clean(self, text: object) -> str:
+        return clean_message(text, self._credential)
+
+    async def _aclose(self) -> None:
+        # httpx closes the connection if the body was not read to its end.
+        await self._response.aclose()
+        await self._pieces.aclose()
+
+
+def clean_message(text: object, credential: Credential | None) -> str:
+    """A provider's words as an error may show them: without the key, on one line, and short."""
+    shown = text if isinstance(text, str) else str(text)
+    if credential is not None:
+        shown = credential.redact(shown)
+    shown = "".join(char if char.isprintable() else " " for char in shown[: MESSAGE_MAX * 2])
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= MESSAGE_MAX else shown[:MESSAGE_MAX] + "..."
+
+
+def network_fault(exc: Exception, provider: str, credential: Credential | None) -> ModelError:
+    """What an exception of httpx means. A plain `ModelFault` if it is none of the network's: then raise the exception itself."""
+    import httpx
+
+    detail = clean_message(exc, credential)
+    said = f"{type(exc).__name__}: {detail}" if detail else type(exc).__name__
+    if isinstance(exc, httpx.UnsupportedProtocol | httpx.LocalProtocolError | httpx.InvalidURL):
+        return BadRequest(
+            f"the request to {provider!r} cannot be sent ({said}); check base_url and headers", provider=provider
+        )
+    if isinstance(exc, httpx.TimeoutException):
+        return NetworkFault(f"no connection to {provider!r} in time ({said}); check the network", provider=provider)
+    if isinstance(exc, httpx.ConnectError) and "CERTIFICATE_VERIFY" in detail.upper():
+        return NetworkFault(
+            f"the certificate of {provider!r} is not trusted ({said}); check base_url, clock and roots",
+            provider=provider,
+            retryable=False,
+        )
+    if isinstance(exc, httpx.ConnectError | httpx.ProxyError):
+        return NetworkFault(
+            f"cannot connect to {provider!r} ({said}); check the network and base_url", provider=provider
+        )
+    if isinstance(exc, httpx.HTTPError | httpx.StreamError | OSError):
+        return NetworkFault(f"the connection to {provider!r} broke ({said}); try again", provider=provider)
+    return ModelFault(f"{type(exc).__name__}", provider=provider)
+
+
+def fault_of_status(
+    status: int, message: str, *, provider: str, retry_after_s: float | None = None, location: str | None = None
+) -> ModelError:
+    """The fault that a status code alone tells of; providers that say more look at their bodies first."""
+    facts: dict[str, Any] = {"status": status, "provider": provider, "retry_after_s": retry_after_s}
+    said = f"{provider} answered {status}: {message}" if message else f"{provider} answered {status}"
+    if 300 <= status < 400:
+        where = urlsplit(location or "").hostname
+        return ModelFault(
+            f"{said} (a redirect{f' to {where!r}' if where else ''}, which is not followed, so as not to pass the key on); "
+            "set base_url to the final address",
+            **facts,
+        )
+    match status:
+        case 401 | 403:
+            return AuthFailed(f"{said}; check the key and what it may use", **facts)
+        case 402:
+            return QuotaExceeded(f"{said}; check plan and billing", **facts)
+        case 413:
+            return ContextOverflow(f"{said}; send less", **facts)
+        case 429:
+            return RateLimited(f"{said}; wait, or ask for a higher limit", **facts)
+        case 408 | 409 | 425:
+            return ServerFault(f"{said}; try again", **facts)
+        case _ if status >= 500:
+            return ServerFault(f"{said}; try again later", **facts)
+        case _ if status >= 400:
+            return BadRequest(f"{said}; change the request", **facts)
+        case _:
+            return ModelFault(f"{said}, which is no reply to this request; check base_url", **facts)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The wait that a `Retry-After` asks for, in seconds or as a date, or that of the finer `retry-after-ms`."""
+    millis = _seconds(headers.get("retry-after-ms"))
+    if millis is not None:
+        return millis / 1000
+    said = headers.get("retry-after")
+    if said is None:
+        return None
+    if (seconds := _seconds(said)) is not None:
+        return seconds
+    from email.utils import parsedate_to_datetime
+
+    try:
+        # Against the provider's own clock: ours may be wrong, and need not be asked.
+        return max(0.0, (parsedate_to_datetime(said) - parsedate_to_datetime(headers["date"])).total_seconds())
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None or not re.match(r"\d{1,9}(\.\d{1,9})?\Z", text.strip()):
+        return None
+    return float(text)

@@ -1,0 +1,45 @@
+"""JSON to and from providers: orjson where it can, something more forgiving where it cannot.
+
+A model may write half of a surrogate pair or an integer of thirty digits. orjson refuses both, and so would the journal; here the first becomes
+U+FFFD and the second passes, so that one odd character does not cost a reply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import orjson
+
+from trouper.core.messages import Json
+
+
+def encode(value: Json) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, orjson.JSONEncodeError):
+        return json.dumps(_mended(value), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode(data: bytes) -> Json:
+    """The value; `ValueError` if these bytes are no JSON, or JSON nested too deep to be meant."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return _mended(json.loads(data.decode("utf-8", "replace")))
+    except RecursionError:
+        raise ValueError("JSON nested too deep") from None
+
+
+def _mended(value: Json) -> Json:
+    match value:
+        case str():
+            return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        case Mapping():
+            return {_mended(str(key)): _mended(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_mended(item) for item in value]
+        case _:
+            return value
