@@ -1,6 +1,6 @@
 """One page from the public Internet, with every size and time bounded (T18).
 
-It speaks through httpcore rather than httpx, because httpx reads proxies, cookies, redirects and `.netrc` from its surroundings, and here the
+It speaks HTTP through h11 over a stream of its own, because clients take proxies, cookies, redirects and `.netrc` from their surroundings, and here the
 surroundings are what must not leak. The name is resolved and checked by `ssrf`; the connection is made to an address that was checked, while `Host`
 and TLS keep the name. Redirects are followed by hand, and each is checked as if it were the first.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urljoin
 
@@ -21,13 +22,17 @@ from trouper.tools.guards.ssrf import Address, Network, Resolver, Target, parse_
 if TYPE_CHECKING:
     import ssl
 
-    import httpcore
+    import h11
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: The most that one step of decompression may give, so that a bomb is seen before it has gone off.
 _INFLATE_STEP = 64 * 1024
 _AGENT = "trouper"
+#: An address that never answers must not eat the time of the next.
 _CONNECT_TRY_S = 5.0
+_READ_BYTES = 64 * 1024
+#: Status line and headers together.
+_HEADER_BYTES_MAX = 64 * 1024
 
 
 class FetchFailed(Refused):
@@ -109,59 +114,117 @@ async def _request(
     redirects: tuple[str, ...],
 ) -> Page | str:
     """The page, or where it says that it has gone."""
-    import httpcore
+    import h11
 
-    headers = [("Host", target.netloc), ("User-Agent", _AGENT), ("Accept", "text/*, application/json, */*;q=0.5")]
-    headers += [("Accept-Encoding", "gzip"), ("Connection", "close")]
-    address = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path_and_query)
     try:
-        async with httpcore.AsyncConnectionPool(
-            ssl_context=tls, max_connections=1, http2=False, retries=0, network_backend=_pinned(addresses)
-        ) as pool:
-            async with pool.stream(method, address, headers=headers) as response:
-                found = {
-                    name.lower().decode("latin-1"): value.decode("latin-1")
-                    for name, value in reversed(response.headers)
-                }
-                if response.status in _REDIRECTS and "location" in found:
-                    return found["location"]
-                body, cut, wire = b"", False, 0
-                if method != "HEAD":
-                    body, cut, wire = await _read_body(response, found.get("content-encoding", ""), limits)
-                return Page(
-                    url=target.url,
-                    status=response.status,
-                    content_type=found.get("content-type", ""),
-                    body=body,
-                    cut=cut,
-                    wire_bytes=wire,
-                    redirects=redirects,
-                    content_length=found.get("content-length"),
-                )
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
-        said = str(error) or type(error).__name__
+        stream = await _connect(target, addresses, tls)
+        try:
+            return await _converse(_Exchange(stream, method), target, limits, redirects)
+        finally:
+            await trio.aclose_forcefully(stream)  # nothing more is said: a polite goodbye could wait for the other side
+    except (h11.ProtocolError, trio.BrokenResourceError, OSError) as error:
+        said = str(error.__cause__ or error) or type(error).__name__
         raise FetchFailed(
             f"{_shown(target.url)} could not be fetched ({said[:200]}); check the address or try later", url=target.url
         ) from error
 
 
-async def _read_body(response: httpcore.Response, encoding: str, limits: FetchLimits) -> tuple[bytes, bool, int]:
+async def _connect(target: Target, addresses: Sequence[Address], tls: ssl.SSLContext | None) -> trio.abc.Stream:
+    """To an address that was checked; the name is only told to the other side."""
+    stream: trio.abc.Stream | None = None
+    for address in addresses[:-1]:
+        with suppress(OSError), trio.move_on_after(_CONNECT_TRY_S):
+            stream = await trio.open_tcp_stream(str(address), target.port)
+            break
+    if stream is None:
+        stream = await trio.open_tcp_stream(str(addresses[-1]), target.port)
+    if target.scheme == "http":
+        return stream
+    import ssl
+
+    secured = trio.SSLStream(
+        stream, tls or ssl.create_default_context(), server_hostname=target.host, https_compatible=True
+    )
+    try:
+        await secured.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return secured
+
+
+async def _converse(exchange: _Exchange, target: Target, limits: FetchLimits, redirects: tuple[str, ...]) -> Page | str:
+    response = await exchange.ask(target)
+    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(response.headers)}
+    if response.status_code in _REDIRECTS and "location" in found:
+        return found["location"]
+    body, cut, wire = b"", False, 0
+    if exchange.method != "HEAD":
+        body, cut, wire = await _read_body(exchange, found.get("content-encoding", ""), limits)
+    return Page(
+        url=target.url,
+        status=response.status_code,
+        content_type=found.get("content-type", ""),
+        body=body,
+        cut=cut,
+        wire_bytes=wire,
+        redirects=redirects,
+        content_length=found.get("content-length"),
+    )
+
+
+class _Exchange:
+    """One request and its answer on one connection."""
+
+    def __init__(self, stream: trio.abc.Stream, method: str) -> None:
+        import h11
+
+        self.method = method
+        self._stream = stream
+        self._protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADER_BYTES_MAX)
+
+    async def ask(self, target: Target) -> h11.Response:
+        import h11
+
+        headers = [("Host", target.netloc), ("User-Agent", _AGENT), ("Accept", "text/*, application/json, */*;q=0.5")]
+        headers += [("Accept-Encoding", "gzip"), ("Connection", "close")]
+        request = h11.Request(method=self.method, target=target.path_and_query, headers=headers)
+        await self._stream.send_all(
+            (self._protocol.send(request) or b"") + (self._protocol.send(h11.EndOfMessage()) or b"")
+        )
+        while True:
+            event = await self.next_event()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("the connection was closed before an answer came")
+
+    async def next_event(self) -> h11.Event | type[h11.PAUSED]:
+        import h11
+
+        while True:
+            event = self._protocol.next_event()
+            if event is not h11.NEED_DATA:
+                # Answers that are always there already would otherwise never let another task run, nor a deadline pass.
+                await trio.lowlevel.checkpoint()
+                return event  # type: ignore[return-value]
+            self._protocol.receive_data(bytes(await self._stream.receive_some(_READ_BYTES)))
+
+
+async def _read_body(exchange: _Exchange, encoding: str, limits: FetchLimits) -> tuple[bytes, bool, int]:
+    """The body, whether it was cut, and what came over the wire."""
+    import h11
+
     decoder = _decoder(encoding)
     body = bytearray()
     wire = 0
-    cut = False
-    async for chunk in response.aiter_stream():
+    while isinstance(event := await exchange.next_event(), h11.Data):
+        chunk = bytes(event.data)
+        room = limits.wire_bytes_max - wire
         wire += len(chunk)
-        if wire > limits.wire_bytes_max:
-            chunk = chunk[: len(chunk) - (wire - limits.wire_bytes_max)]
-            cut = True
-        complete = decoder.feed(chunk, body, limits.decoded_bytes_max)
-        if cut or not complete:
-            cut = True
-            break
-        # A server that drips bytes which are always there would otherwise never let another task run.
-        await trio.lowlevel.checkpoint()
-    return bytes(body), cut, wire
+        if not decoder.feed(chunk[:room], body, limits.decoded_bytes_max) or len(chunk) > room:
+            return bytes(body), True, wire
+    return bytes(body), False, wire
 
 
 class _Identity:
@@ -202,36 +265,6 @@ def _decoder(encoding: str) -> _Identity | _Inflate:
     raise FetchFailed(
         f"the page is encoded as {encoding[:60]!r}, which was not asked for and is not decoded; try another source"
     )
-
-
-def _pinned(addresses: Sequence[Address]) -> httpcore.AsyncNetworkBackend:
-    """A network in which every name leads to the addresses that were checked."""
-    import httpcore
-
-    inner = httpcore.TrioBackend()
-
-    class Pinned(httpcore.AsyncNetworkBackend):
-        async def connect_tcp(
-            self,
-            host: str,
-            port: int,
-            timeout: float | None = None,
-            local_address: str | None = None,
-            socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-        ) -> httpcore.AsyncNetworkStream:
-            for address in addresses[:-1]:
-                # An address that never answers must not eat the time of the next.
-                with trio.move_on_after(_CONNECT_TRY_S):
-                    try:
-                        return await inner.connect_tcp(str(address), port, timeout, local_address, socket_options)
-                    except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                        pass
-            return await inner.connect_tcp(str(addresses[-1]), port, timeout, local_address, socket_options)
-
-        async def sleep(self, seconds: float) -> None:
-            await trio.sleep(seconds)
-
-    return Pinned()
 
 
 def _shown(url: str) -> str:

@@ -138,7 +138,7 @@ async def run(
         reports = _Reports(control)
         outputs = {name: _Output(name, limits, listener) for name in ("stdout", "stderr")}
         try:
-            timed_out = await _attend(process, control, reports, outputs, order, limits)
+            timed_out = await _attend(process, control, reports, outputs, order, marker, limits)
         finally:
             with trio.CancelScope(shield=True):
                 await _see_out(process, control, reports, marker, limits)
@@ -172,6 +172,7 @@ async def _attend(
     reports: _Reports,
     outputs: Mapping[str, _Output],
     order: Mapping[str, object],
+    marker: str,
     limits: CommandLimits,
 ) -> bool:
     """Give the order, read the streams, wait for the end or make one. Returns whether the time ran out."""
@@ -187,6 +188,8 @@ async def _attend(
             control.shutdown(trio.socket.SHUT_WR)
             with trio.move_on_after(limits.grace_s + _WARDEN_PATIENCE_S):
                 await reports.wait_ended()
+        if reports.lost:
+            await trio.to_thread.run_sync(_end_strays, marker, reports.pid)
         # The streams end with the last process that holds them; one that the kernel will not let go must not hold us up.
         nursery.cancel_scope.deadline = trio.current_time() + _STREAM_PATIENCE_S
     return clock.cancelled_caught
@@ -205,7 +208,7 @@ async def _see_out(
     if process.returncode is None:
         process.kill()
         await process.wait()
-    if not reports.ended and reports.failure is None:
+    if reports.lost:
         await trio.to_thread.run_sync(_end_strays, marker, reports.pid)
     for stream in (process.stdout, process.stderr):
         if stream is not None:
@@ -225,6 +228,11 @@ class _Reports:
         self._kind = ""
         self._number = 0
         self._why = ""
+
+    @property
+    def lost(self) -> bool:
+        """Asked when there is nothing more to read: the warden went without a word."""
+        return not self.ended and self.failure is None
 
     async def wait_ended(self) -> None:
         """Until the command has ended, was not started, or the warden is gone."""
