@@ -10,6 +10,7 @@ between threads and tasks that cost as much as the sync. Past the bound it parks
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import math
@@ -66,6 +67,7 @@ class JournalStatistics:
     records: int
     #: Batches whose waiter was alone and waited in place.
     held: int
+    #: How long the last commit took.
     sync_s: float
     degraded: bool
     senders: int
@@ -98,7 +100,7 @@ class JournalWriter:
         self._batches = 0
         self._records = 0
         self._held = 0
-        self._sync_s = 0.0
+        self._sync_s = collections.deque((0.0,), maxlen=4)
 
     # -- for those who append
 
@@ -183,7 +185,7 @@ class JournalWriter:
             batches=self._batches,
             records=self._records,
             held=self._held,
-            sync_s=self._sync_s,
+            sync_s=self._sync_s[-1],
             degraded=log.degraded,
             senders=self._senders,
         )
@@ -284,7 +286,8 @@ class JournalWriter:
         """Wait in place for a disk that has been fast lately; returns whether the flight has landed."""
         assert isinstance(self._mode, Threaded)
         hold_s = self._mode.hold_s
-        return self._sync_s < hold_s / 2 and flight.wait(hold_s)
+        # The best of the last few: one slow sync says little, four of them that this disk is slow.
+        return min(self._sync_s) < hold_s / 2 and flight.wait(hold_s)
 
     def _commit_here(self, batch: Batch, flight: Flight) -> None:
         error: BaseException | None = None
@@ -305,8 +308,7 @@ class JournalWriter:
     def _land(self, flight: Flight) -> None:
         """A commit has ended: wake those whose records are safe, and send what has gathered for others."""
         self._flight = None
-        # A running mean, in which one slow sync counts for long enough to stop holding the loop.
-        self._sync_s += (flight.seconds - self._sync_s) * 0.25
+        self._sync_s.append(flight.seconds)
         if flight.error is not None:
             self._fail(flight.error)
             return

@@ -37,7 +37,7 @@ from trouper.journal.snapshots import Snapshot, newest_snapshot, write_snapshot
 
 Level = Literal["fsync", "write", "memory"]
 
-#: How many event ids are remembered, so that one appended twice leaves one record (I14).
+#: At least so many event ids are remembered, so that one appended twice leaves one record (I14).
 RECENT_IDS_MAX = 16_384
 #: What may wait in memory for the disk; past it, `append` refuses (I25).
 PENDING_BYTES_MAX = 64 * 1024 * 1024
@@ -162,7 +162,9 @@ class Log:
         self._live = live
         self._lock = lock
         self._mutex = threading.Lock()  # Held by `commit`, snapshots and close, which may come from different threads.
+        # Two generations: to forget the oldest of one dictionary, one by one, is slow.
         self._recent = recent
+        self._less_recent: dict[str, int] = {}
         # Invariant: framed <= last; pending holds exactly the entries framed+1 ... last.
         self._pending: list[Entry] = []
         self._pending_bytes = 0
@@ -209,7 +211,7 @@ class Log:
 
     def append(self, entry: Entry) -> int:
         """Give the entry its sequence. It is on the disk only once `durable` covers that; an id seen lately keeps its sequence (I14)."""
-        known = self._recent.get(entry.id)
+        known = self._recent.get(entry.id) or self._less_recent.get(entry.id)
         if known is not None:
             return known
         if self.refusal is not None:
@@ -233,11 +235,10 @@ class Log:
             raise UsageError(
                 f"the head of entry {entry.id!r} has {len(head)} bytes; put large values into the body", id=entry.id
             )
-        recent = self._recent
-        if len(recent) >= RECENT_IDS_MAX:
-            del recent[next(iter(recent))]
+        if len(self._recent) >= RECENT_IDS_MAX:
+            self._less_recent, self._recent = self._recent, {}
         self._last = seq = self._last + 1
-        recent[entry.id] = seq
+        self._recent[entry.id] = seq
         self._pending.append(entry)
         self._pending_bytes += len(head) + len(body) + 48
         if entry.durable:
@@ -508,9 +509,9 @@ class Log:
         self._synced = self._written
 
     def _check_place(self, live: LiveSegment) -> None:
-        """A sync of a file that no longer has its name is worth nothing: the directory was removed, or another writer took over."""
+        """A sync of a file that has lost its name is worth nothing: the journal was removed, or another writer took over."""
         is_named = getattr(live.file, "is_named", None)
-        if is_named is not None and not is_named(live.path):
+        if is_named is not None and not is_named():
             raise FileNotFoundError(errno.ENOENT, "the live segment was removed or replaced", live.path)
 
     def _put_blob(self, digest: str, body: bytes) -> None:
