@@ -3,15 +3,27 @@
 from trouper.tools.arguments import Parsed, parse_arguments
 from trouper.tools.context import Question, Reply, Services, Sink, ToolContext
 from trouper.tools.contract import Hints, Prepared, Tool
+from trouper.tools.deferral import revealed_by
 from trouper.tools.define import tool
-from trouper.tools.errors import ConnectionRequired, InvalidArguments, InvalidResult, ToolError
+from trouper.tools.errors import INTERNAL_ERROR_TEXT, ConnectionRequired, InvalidArguments, InvalidResult, ToolError
+from trouper.tools.hooks import Allow, Deny, Hooks, Rewrite
+from trouper.tools.narration import narration
+from trouper.tools.output import OUTPUT_MAX, Shaped, shape_output
+from trouper.tools.policy import Approval, Approvals, Rule, arguments_digest, decide_policy, explain_policy
 from trouper.tools.registry import Registry, Toolset
 from trouper.tools.results import ToolResult, image
 from trouper.tools.schema import Param
 
 __all__ = [
+    "INTERNAL_ERROR_TEXT",
+    "OUTPUT_MAX",
+    "Allow",
+    "Approval",
+    "Approvals",
     "ConnectionRequired",
+    "Deny",
     "Hints",
+    "Hooks",
     "InvalidArguments",
     "InvalidResult",
     "Param",
@@ -20,14 +32,23 @@ __all__ = [
     "Question",
     "Registry",
     "Reply",
+    "Rewrite",
+    "Rule",
     "Services",
+    "Shaped",
     "Sink",
     "Tool",
     "ToolContext",
     "ToolError",
     "ToolResult",
     "Toolset",
+    "arguments_digest",
+    "decide_policy",
+    "explain_policy",
     "image",
+    "narration",
     "parse_arguments",
+    "revealed_by",
+    "shape_output",
     "tool",
 ]

@@ -258,7 +258,8 @@ class SchemaWriter:
 
     def _refuse(self, annotation: object, where: str, *, instead: str | None = None) -> NoReturn:
         if instead is None:
-            instead = _INSTEAD.get(get_origin(annotation) or annotation)  # type: ignore[call-overload]
+            origin = get_origin(annotation) or annotation
+            instead = next((text for kind, text in _INSTEAD.items() if kind is origin), None)
         if instead is None:
             instead = "an attrs class, a dataclass or a TypedDict for a record, or str, int, float, bool, list, dict, Literal, an Enum"
         raise ToolDefinitionError(
@@ -331,7 +332,7 @@ def _members(cls: Any) -> list[tuple[str, str, bool, object, Mapping[Any, Any]]]
                 each.alias or each.name,
                 each.name,
                 each.default is attrs.NOTHING,
-                ... if isinstance(each.default, attrs.Factory) else each.default,
+                ... if hasattr(each.default, "factory") else each.default,
                 each.metadata,
             )
             for each in attrs.fields(cls)

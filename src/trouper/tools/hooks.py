@@ -1,0 +1,181 @@
+"""Hooks (T5): a host's own functions around sessions, turns and tool calls.
+
+    async def no_friday_deploys(call: BeforeTool) -> Deny | None:
+        if call.tool == "deploy" and is_friday():
+            return Deny("Nothing is deployed on a Friday.")
+
+    open_runtime(..., hooks=[Hooks(before_tool=no_friday_deploys)])
+
+A before-hook may let a call pass (`None` or `Allow()`), deny it, or rewrite its arguments, which are then validated again. One that raises, hangs or returns
+something else denies: a guard that is broken guards nothing. An after-hook only looks on; one that raises is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+import trio
+from attrs import frozen
+
+from trouper.core.messages import Json
+from trouper.tools.contract import Tool
+from trouper.tools.structure import fresh
+
+_log = logging.getLogger(__name__)
+#: How long a hook may take. Generous, since a hook may well ask somebody.
+HOOK_TIMEOUT_S = 300.0
+_BROKEN = "Permission was denied: a check that guards this call failed."
+
+
+@frozen
+class Allow:
+    pass
+
+
+@frozen
+class Deny:
+    #: For the model to read.
+    reason: str
+
+
+@frozen
+class Rewrite:
+    arguments: Mapping[str, Json]
+
+
+@frozen
+class SessionStarted:
+    session: str
+    #: Whether the journal knew the session already.
+    resumed: bool = False
+
+
+@frozen
+class SessionEnded:
+    session: str
+
+
+@frozen
+class BeforeTurn:
+    session: str
+    text: str
+
+
+@frozen
+class AfterTurn:
+    session: str
+    stop_reason: str
+    text: str = ""
+
+
+@frozen
+class BeforeTool:
+    session: str
+    tool: str
+    #: A copy: to change it, return `Rewrite`.
+    arguments: dict[str, Json]
+    call_id: str = ""
+
+
+@frozen
+class AfterTool:
+    session: str
+    tool: str
+    arguments: dict[str, Json]
+    #: ok, error, cancelled, timeout, denied, unknown: after-hooks see denied calls too.
+    outcome: str
+    content: Json = None
+    call_id: str = ""
+
+
+Before: TypeAlias = Allow | Deny | Rewrite | None
+
+
+@frozen
+class Verdict:
+    """What a before-hook came to. Neither field set: go on."""
+
+    denied: str | None = None
+    rewritten: dict[str, Json] | None = None
+
+
+PASS = Verdict()
+
+
+@frozen
+class Hooks:
+    """One set of hooks; all optional."""
+
+    session_started: Callable[[SessionStarted], Awaitable[None]] | None = None
+    session_ended: Callable[[SessionEnded], Awaitable[None]] | None = None
+    before_turn: Callable[[BeforeTurn], Awaitable[Before]] | None = None
+    after_turn: Callable[[AfterTurn], Awaitable[None]] | None = None
+    before_tool: Callable[[BeforeTool], Awaitable[Before]] | None = None
+    after_tool: Callable[[AfterTool], Awaitable[None]] | None = None
+    timeout_s: float = HOOK_TIMEOUT_S
+
+    async def ask_before_tool(self, session: str, tool: Tool, arguments: dict[str, Json], call_id: str = "") -> Verdict:
+        """The verdict on a call. A rewrite has still to be put through `tool.prepare`."""
+        if self.before_tool is None:
+            return PASS
+        return await self._ask(self.before_tool, BeforeTool(session, tool.name, fresh(arguments), call_id))
+
+    async def ask_before_turn(self, session: str, text: str) -> Verdict:
+        """The verdict on a turn: it passes, or it is denied."""
+        if self.before_turn is None:
+            return PASS
+        verdict = await self._ask(self.before_turn, BeforeTurn(session, text))
+        if verdict.rewritten is not None:
+            _log.error("hook %r rewrote a turn, which has no arguments; it is denied", _named(self.before_turn))
+            return Verdict(denied=_BROKEN)
+        return verdict
+
+    async def tell(self, event: SessionStarted | SessionEnded | AfterTurn | AfterTool) -> None:
+        """Lets the after-hook for this event look on. Never raises."""
+        hook: Any
+        match event:
+            case SessionStarted():
+                hook = self.session_started
+            case SessionEnded():
+                hook = self.session_ended
+            case AfterTurn():
+                hook = self.after_turn
+            case AfterTool():
+                hook = self.after_tool
+        if hook is None:
+            return
+        try:
+            with trio.move_on_after(self.timeout_s) as scope:
+                await hook(event)
+            if scope.cancelled_caught:
+                _log.error("hook %r took more than %s s and was stopped", _named(hook), self.timeout_s)
+        except Exception:
+            _log.exception("hook %r raised", _named(hook))
+
+    async def _ask(self, hook: Callable[[Any], Awaitable[Before]], event: BeforeTool | BeforeTurn) -> Verdict:
+        try:
+            with trio.fail_after(self.timeout_s):
+                answer: object = await hook(event)
+        except Exception:
+            _log.exception("hook %r raised or hung; what it guards is denied", _named(hook))
+            return Verdict(denied=_BROKEN)
+        match answer:
+            case None | Allow():
+                return PASS
+            case Deny(reason):
+                return Verdict(denied=reason)
+            case Rewrite(arguments):
+                return Verdict(rewritten=dict(arguments))
+            case _:
+                _log.error(
+                    "hook %r returned a %s; return None, Allow(), Deny(reason) or Rewrite(arguments)",
+                    _named(hook),
+                    type(answer).__name__,
+                )
+                return Verdict(denied=_BROKEN)
+
+
+def _named(hook: object) -> str:
+    return getattr(hook, "__qualname__", type(hook).__qualname__)

@@ -1,0 +1,168 @@
+"""Who may call what (T4), as pure functions: permission comes from code, never from text.
+
+    rules = [deny("delete_file", when=lambda arguments: arguments.get("recursive")), ask("run_command"), allow("*")]
+
+Rules for a tool by name come before those for `*`, and among each deny before ask before allow; their order in the list does not matter. A list that matches
+nothing denies. No list at all leaves it to the tool's own policy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import orjson
+from attrs import evolve, field, frozen
+
+from trouper._errors import ConfigError
+from trouper.core.messages import Json
+from trouper.tools.contract import Tool
+
+Effect: TypeAlias = Literal["allow", "deny", "ask"]
+When: TypeAlias = Callable[[Mapping[str, Json]], object]
+
+_log = logging.getLogger(__name__)
+#: The order in which effects are looked for.
+_ORDER: tuple[Effect, ...] = ("deny", "ask", "allow")
+
+
+def _checked_effect(rule: Rule, attribute: object, effect: str) -> None:
+    if effect not in _ORDER:
+        raise ConfigError(f"a rule for {rule.tool!r} says {effect!r}; use 'allow', 'deny' or 'ask'", rule=effect)
+
+
+@frozen
+class Rule:
+    """One line of a policy list."""
+
+    #: The name of a tool, or `*` for every tool.
+    tool: str
+    effect: Effect = field(validator=_checked_effect)
+    #: Whether the rule applies to these arguments; `None`: to all.
+    when: When | None = None
+    #: For the model to read, if the rule denies.
+    reason: str = ""
+
+    def matches(self, tool: str, arguments: Mapping[str, Json]) -> bool:
+        if self.tool not in (tool, "*"):
+            return False
+        if self.when is None:
+            return True
+        try:
+            return bool(self.when(arguments))
+        except Exception:
+            # To fail closed is to match, unless the rule would allow.
+            _log.exception("the predicate of a rule for %r raised; the cautious reading holds", self.tool)
+            return self.effect != "allow"
+
+
+def allow(tool: str, when: When | None = None) -> Rule:
+    return Rule(tool, "allow", when)
+
+
+def deny(tool: str, when: When | None = None, reason: str = "") -> Rule:
+    return Rule(tool, "deny", when, reason)
+
+
+def ask(tool: str, when: When | None = None) -> Rule:
+    return Rule(tool, "ask", when)
+
+
+@frozen
+class Decision:
+    effect: Effect
+    #: What the model is told if the call is denied.
+    reason: str = ""
+    #: The rule that decided; `None` if it was the tool's own policy, or that nothing matched.
+    rule: Rule | None = None
+
+
+def explain_policy(
+    tool: Tool,
+    arguments: Mapping[str, Json],
+    rules: Sequence[Rule] = (),
+    *,
+    can_ask: bool = True,
+    always: Sequence[str] = (),
+) -> Decision:
+    """What is to become of a call, and why. `always`: the tools that a user has approved for the whole session."""
+    decision = _listed(tool, arguments, rules) if rules else _own(tool)
+    if decision.effect == "ask":
+        if tool.name in always:
+            return evolve(decision, effect="allow")
+        if not can_ask:
+            return Decision("deny", "This call needs an approval, and nobody is there to give it.", decision.rule)
+    return decision
+
+
+def decide_policy(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rule] = ()) -> Effect:
+    """The effect alone, before anybody is asked."""
+    return explain_policy(tool, arguments, rules).effect
+
+
+def _own(tool: Tool) -> Decision:
+    # A tool of the client's is the client's to refuse.
+    return Decision("ask" if tool.policy == "requires_approval" else "allow")
+
+
+def _listed(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rule]) -> Decision:
+    for name in (tool.name, "*"):
+        for effect in _ORDER:
+            for rule in rules:
+                if rule.effect == effect and rule.tool == name and rule.matches(tool.name, arguments):
+                    reason = (rule.reason or "Permission was denied by policy.") if effect == "deny" else ""
+                    return Decision(effect, reason, rule)
+    return Decision("deny", "Permission was denied: no rule allows this call.")
+
+
+# Approvals.
+
+
+def arguments_digest(tool: str, arguments: Json) -> str:
+    """What an approval binds to: the tool and its exact arguments, whatever the order of their keys."""
+    return hashlib.sha256(orjson.dumps([tool, arguments], option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+@frozen
+class Approval:
+    """Somebody's yes. Once: for one call with these very arguments, until it lapses. Always: for this tool, in this session."""
+
+    tool: str
+    digest: str
+    #: Seconds since the epoch.
+    expires_at: float
+    always: bool = False
+    by: str = ""
+
+
+@frozen
+class Approvals:
+    """The approvals of one session, as a value. Each is used once; silence is never one."""
+
+    pending: tuple[Approval, ...] = ()
+    always: tuple[str, ...] = ()
+
+    def granted(self, approval: Approval) -> Approvals:
+        if approval.always:
+            return self if approval.tool in self.always else evolve(self, always=(*self.always, approval.tool))
+        return evolve(self, pending=(*self.pending, approval))
+
+    def used(self, tool: str, arguments: Json, at: float) -> tuple[bool, Approvals]:
+        """Whether this call is approved now, and the approvals that are left. Those that have lapsed are gone either way."""
+        live = tuple(each for each in self.pending if at < each.expires_at)
+        if tool in self.always:
+            return True, evolve(self, pending=live)
+        digest = arguments_digest(tool, arguments)
+        for index, each in enumerate(live):
+            if each.tool == tool and each.digest == digest:
+                return True, evolve(self, pending=live[:index] + live[index + 1 :])
+        return False, evolve(self, pending=live)
+
+    def revoked(self, tool: str) -> Approvals:
+        """Without any approval for this tool."""
+        return Approvals(
+            tuple(each for each in self.pending if each.tool != tool),
+            tuple(name for name in self.always if name != tool),
+        )
