@@ -1,0 +1,522 @@
+"""The session actor: receive commands, decide, journal, evolve, act, reply.
+
+All meaning is in `core`; this file carries it out. After each batch of commands the children are reconciled with `outstanding(state)`: work that is
+no longer wanted has its scope cancelled, work that is wanted and not running is started. An interrupt, a budget that runs out, a closed session and
+resuming after a crash are all this one path.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import trio
+from attrs import define, field, frozen
+
+from trouper import codec
+from trouper._errors import CommandRejected
+from trouper.actors.draft import Draft
+from trouper.actors.environment import Environment
+from trouper.actors.errors import ActorGone, MailboxFull
+from trouper.actors.feed import Feed
+from trouper.actors.journal import JournalWriter
+from trouper.actors.model_call import Failed, ModelCall
+from trouper.actors.preparing import Preparer
+from trouper.actors.reference import Inbox, Ref
+from trouper.actors.request import Reply, Request
+from trouper.actors.sink import LiveSink
+from trouper.actors.structured import mismatch
+from trouper.actors.tool_call import run_tool
+from trouper.core import compaction
+from trouper.core.calls import Preparation
+from trouper.core.commands import (
+    Close,
+    DeliverFault,
+    DeliverReply,
+    DeliverResult,
+    DeliverSummary,
+    Deny,
+    EndTurn,
+    Interrupt,
+    NoteProgress,
+    NoteRetry,
+    OpenSession,
+    Recover,
+    TurnCommand,
+)
+from trouper.core.decisions import step
+from trouper.core.events import TurnStarted
+from trouper.core.history import repaired
+from trouper.core.ids import CallId
+from trouper.core.live import LiveEvent
+from trouper.core.messages import Fault, Json, Message, Outcome, Text, ToolSpec
+from trouper.core.session import (
+    AwaitApproval,
+    AwaitDeadline,
+    CallModel,
+    Phase,
+    RunCall,
+    State,
+    Summarise,
+    Work,
+    WorkKey,
+    outstanding,
+)
+from trouper.core.settings import Budget, Limits, TurnOptions
+from trouper.core.values import changed
+from trouper.journal import Entry, JournalFull
+from trouper.models.protocol import Model, ModelRequest
+from trouper.tools.context import Services, ToolContext
+from trouper.tools.hooks import Hooks
+from trouper.tools.output import Shaped
+from trouper.tools.policy import Rule
+from trouper.tools.registry import Registry
+
+logger = logging.getLogger("trouper.session")
+
+#: Commands that are worth nothing after a crash of the machine: written, but nobody waits for the disk (J1).
+_BUFFERED = (NoteProgress, NoteRetry)
+#: What starts new work, and is refused while the disk is full (J11).
+_OPENING = frozenset({"Submit", "OpenSession", "Compact"})
+
+
+@frozen
+class SessionEvent:
+    """A recorded event with its number in the session: contiguous from 0."""
+
+    seq: int
+    at: float
+    event: Any
+
+
+@define
+class Outfit:
+    """What a session works with. May be changed between turns; a running turn keeps what it started with (L3)."""
+
+    model: Model
+    registry: Registry
+    budget: Budget
+    limits: Limits
+    rules: Sequence[Rule] = ()
+    hooks: Sequence[Hooks] = ()
+
+    def turn_options(self, schema: Any = None) -> TurnOptions:
+        limits, budget = self.limits, self.budget
+        return TurnOptions(
+            max_steps=limits.max_steps,
+            parallel_calls=limits.parallel_calls,
+            window=self.model.context_window,
+            compaction=limits.compaction,
+            loop_warn=limits.loop_warn,
+            loop_end=limits.loop_end,
+            wall_s=budget.wall_s,
+            token_cap=budget.tokens,
+            step_cap=budget.steps,
+            call_cap=budget.tool_calls,
+            schema=schema,
+        )
+
+
+class Ground(Protocol):
+    """What every session of a runtime stands on."""
+
+    writer: JournalWriter
+    environment: Environment
+    epoch: int
+
+    async def load(self, session: str) -> tuple[State, int]:
+        """State and next event number of a session, from the journal; a new one if it is not there."""
+
+    def recorded(self, session: str, record: codec.Record) -> None:
+        """A record has become durable."""
+
+    def services(self, session: str) -> Services: ...
+
+    def keep_output(self, session: str, call: CallId, shaped: Shaped) -> str | None:
+        """Store an output that was cut for the model; where it can be read."""
+
+    def over_budget(self) -> Fault | None:
+        """Why no session of this runtime may ask a model any more, if so."""
+
+
+class Running:
+    """A piece of work under way. `done` is made only if somebody waits."""
+
+    __slots__ = ("_done", "ended", "scope")
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.ended = False
+        self._done: trio.Event | None = None
+
+    def end(self) -> None:
+        self.ended = True
+        if self._done is not None:
+            self._done.set()
+
+    async def wait_done(self) -> None:
+        if not self.ended:
+            if self._done is None:
+                self._done = trio.Event()
+            await self._done.wait()
+
+
+@frozen
+class Step:
+    """The reply to a command: the state after it, and the work that it cut short."""
+
+    state: State
+    cancelled: tuple[Running, ...] = ()
+
+
+@define(eq=False)
+class SessionActor:
+    """One session. `run` is its task; everything else is called from trio's thread by its handle and its children."""
+
+    session: str
+    ground: Ground
+    outfit: Outfit
+    system: str | None = None
+    parent: str | None = None
+    state: State = field(factory=State)
+    #: The number of the next event.
+    next_seq: int = 0
+    turn_feeds: list[Feed] = field(factory=list)
+    event_feeds: list[Feed] = field(factory=list)
+    #: Has loaded its state at least once.
+    begun: bool = False
+    #: The first journal sequence of the batch that is on its way to the disk: not yet part of `state`.
+    in_flight: int | None = None
+    _ref: Ref[Any, Any] | None = None
+    _nursery: trio.Nursery | None = None
+    _running: dict[WorkKey, Running] = field(factory=dict)
+    #: The model call under way.
+    _call: ModelCall | None = None
+    #: What the turn under way was started with.
+    _specs: tuple[ToolSpec, ...] = ()
+    _turn_outfit: Outfit | None = None
+
+    # -- the loop
+
+    async def run(self, inbox: Inbox[Any, Any]) -> None:
+        self._ref = inbox.ref
+        self._running = {}
+        self._call = None
+        self.state, self.next_seq = await self.ground.load(self.session)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self._begin()
+            async for first in inbox:
+                await self._handle(_gather(first, inbox))
+                if self.state.phase is Phase.CLOSED:
+                    break
+            # Asked to stop, or closed: whatever runs is no longer wanted. What a crash would leave open is closed here.
+            if self.state.phase is not Phase.CLOSED and self.state.turn is not None:
+                with trio.CancelScope(shield=True):
+                    await self._handle([(Interrupt(self._now(), "the runtime is shutting down"), None)])
+            nursery.cancel_scope.cancel()
+        for feed in (*self.turn_feeds, *self.event_feeds):
+            feed.end()
+
+    async def _begin(self) -> None:
+        """First of all close what a dead process left open, or come into being."""
+        command: TurnCommand
+        if self.state.phase is Phase.NEW:
+            command = OpenSession(self.session, self._now(), self.system, self.parent)
+        else:
+            command = Recover(self._now(), resume=self.outfit.limits.on_restart == "resume")
+        with trio.CancelScope(shield=True):
+            await self._handle([(command, None)])
+
+    async def _handle(self, batch: list[tuple[TurnCommand | None, Reply[Any] | None]]) -> None:
+        """Decide on each command in turn, journal all of it, wait for the disk once, and only then let anybody know."""
+        state, seq = self.state, self.next_seq
+        records: list[codec.Record] = []
+        replies: list[tuple[Reply[Any], Exception | None]] = []
+        last = 0
+        durable = False
+        for command, reply in batch:
+            if command is None:  # Only asks for the state.
+                if reply is not None:
+                    replies.append((reply, None))
+                continue
+            try:
+                command = self._completed(command)
+                events, after = step(state, command)
+                if events:
+                    record = codec.Record(self.session, seq, self.ground.epoch, self._now(), command, events)
+                    last, waits = self._append(record)
+                    if self.in_flight is None:
+                        self.in_flight = last
+                    record = changed(record, seq=last)
+                    durable = durable or waits
+                    records.append(record)
+                    state, seq = after, seq + len(events)
+            except (CommandRejected, JournalFull) as refusal:
+                if reply is None:
+                    logger.info("session %s refused %s: %s", self.session, type(command).__name__, refusal)
+                else:
+                    replies.append((reply, refusal))
+                continue
+            if reply is not None:
+                replies.append((reply, None))
+        if durable:
+            # Shielded inside: between hand-over and acknowledgement a cancel would leave memory and disk apart.
+            await self.ground.writer.wait_durable(last)
+        self.state, self.next_seq, self.in_flight = state, seq, None
+        for record in records:
+            self._publish(record)
+        cancelled = self._reconcile() if records else ()
+        answer = Step(state, cancelled)
+        for reply, error in replies:
+            if error is None:
+                reply.reply(answer)
+            else:
+                reply.fail(error)
+
+    def _append(self, record: codec.Record) -> tuple[int, bool]:
+        head, body = codec.encode(record)
+        kind = type(record.cause)
+        durable = kind not in _BUFFERED
+        entry = Entry(self.session, record.id, head, body, durable, kind.__name__ in _OPENING)
+        return self.ground.writer.append(entry), durable
+
+    def _completed(self, command: TurnCommand) -> TurnCommand:
+        """An end that comes from outside takes along what the model has said so far, which only we know."""
+        if self._call is not None and isinstance(command, Interrupt | EndTurn | Close) and command.partial is None:
+            return changed(command, partial=self._call.draft.partial())
+        return command
+
+    # -- watching
+
+    def _publish(self, record: codec.Record) -> None:
+        self.ground.recorded(self.session, record)
+        for event in record.events:
+            if type(event) is TurnStarted:
+                self._specs = self.outfit.registry.specs()
+                self._turn_outfit = self.outfit
+            for feed in self.turn_feeds:
+                feed.push(event)
+        if self.event_feeds:
+            for offset, event in enumerate(record.events):
+                told = SessionEvent(record.n + offset, record.at, event)
+                for feed in self.event_feeds:
+                    feed.push(told)
+
+    def publish_live(self, event: LiveEvent) -> None:
+        for feed in self.turn_feeds:
+            feed.push(event)
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self.turn_feeds or self.event_feeds)
+
+    # -- acting
+
+    def _reconcile(self) -> tuple[Running, ...]:
+        wanted = outstanding(self.state)
+        running = self._running
+        cancelled: list[Running] = []
+        if running:
+            for key in [key for key in running if key not in wanted]:
+                unwanted = running.pop(key)
+                unwanted.scope.cancel()
+                if not unwanted.ended:
+                    cancelled.append(unwanted)
+        for key, work in wanted.items():
+            if key not in running:
+                running[key] = started = Running()
+                assert self._nursery is not None
+                self._nursery.start_soon(self._run_work, work, started)
+        return tuple(cancelled)
+
+    async def _run_work(self, work: Work, running: Running) -> None:
+        command: TurnCommand | None = None
+        try:
+            with running.scope:
+                command = await self._perform(work)
+        finally:
+            running.end()
+        if command is not None:
+            # A result that comes although nobody wants it any more is recorded as late (I9).
+            assert self._ref is not None
+            await self._ref.send(command)
+
+    async def _perform(self, work: Work) -> TurnCommand | None:
+        match work:
+            case CallModel(turn, step_number):
+                return await self._call_model(turn, step_number)
+            case RunCall(call):
+                return await self._run_call(
+                    call.request.id, call.request.name, call.request.arguments, call.preparation, call.attempt
+                )
+            case Summarise(split):
+                return await self._summarise(split)
+            case AwaitDeadline(turn, at):
+                await trio.sleep(max(0.0, at - self._now()))
+                fault = Fault("budget", "the time for this turn is up; raise Budget.wall_s to allow more")
+                return EndTurn(turn, "budget", self._now(), fault)
+            case AwaitApproval(call_id, expires_at):
+                await trio.sleep(max(0.0, expires_at - self._now()))
+                return Deny(call_id, self._now(), "Nobody answered in time.")
+
+    async def _call_model(self, turn: int, step_number: int) -> TurnCommand:
+        if (spent := self.ground.over_budget()) is not None:
+            return EndTurn(turn, "budget", self._now(), spent)
+        outfit = self._turn_outfit or self.outfit
+        call = ModelCall(
+            outfit.model,
+            self._request(outfit, turn, step_number),
+            outfit.limits,
+            self.ground.environment.random,
+            publish=self.publish_live if self.turn_feeds else None,
+            on_retry=lambda attempt, fault, delay: self._tell(NoteRetry(turn, step_number, attempt, fault, delay)),
+            on_note=lambda text, thinking: self._tell(NoteProgress(turn, step_number, text, thinking)),
+        )
+        self._call = call
+        try:
+            finished = await call.run()
+            if isinstance(finished, Failed):
+                draft = call.draft
+                return DeliverFault(
+                    turn,
+                    step_number,
+                    finished.fault,
+                    self._now(),
+                    draft.partial() if draft.progressed else None,
+                    draft.usage,
+                )
+            return await self._reply(outfit, turn, step_number, finished)
+        finally:
+            self._call = None
+
+    async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft) -> DeliverReply:
+        arguments: list[Json] = []
+        preparations: list[Preparation] = []
+        if draft.open_calls:
+            preparer = Preparer(
+                self.session,
+                outfit.registry,
+                outfit.rules,
+                outfit.hooks,
+                outfit.limits,
+                outfit.budget,
+                self.state.always,
+                can_ask=self.is_watched,
+            )
+            for call in draft.open_calls:
+                prepared = await preparer.prepare(call)
+                arguments.append(prepared[0])
+                preparations.append(prepared[1])
+        message = draft.message(turn, step_number, arguments)
+        done = draft.done
+        assert done is not None
+        schema = self.state.turn.options.schema if self.state.turn is not None else None
+        return DeliverReply(
+            turn=turn,
+            step=step_number,
+            message=message,
+            stop_reason=done.stop_reason,
+            at=self._now(),
+            usage=draft.usage,
+            detail=done.detail,
+            preparations=tuple(preparations),
+            cuts=tuple(draft.cuts),
+            mismatch=mismatch(message.text, schema) if schema is not None and not preparations else None,
+            approval_s=outfit.limits.approval_s,
+        )
+
+    def _request(self, outfit: Outfit, turn: int, step_number: int) -> ModelRequest:
+        history = self.state.history
+        messages = history.messages
+        if not history.ready:
+            logger.warning("session %s: the history had to be repaired before a request", self.session)
+            messages = repaired(messages)
+        running = self.state.turn
+        return ModelRequest(
+            messages=messages,
+            system=self.state.system,
+            tools=self._specs,
+            parallel_tool_calls=outfit.limits.parallel_tool_calls,
+            response_schema=running.options.schema if running is not None else None,
+            session=self.session,
+            turn=turn,
+            step=step_number,
+        )
+
+    async def _summarise(self, split: int) -> TurnCommand:
+        """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
+        outfit = self._turn_outfit or self.outfit
+        ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
+        request = ModelRequest(
+            messages=(*repaired(self.state.history.messages[:split]), ask),
+            system=self.state.system,
+            tools=self._specs or outfit.registry.specs(),
+            session=self.session,
+            turn=self.state.turns,
+            purpose="compaction",
+        )
+        finished = await ModelCall(outfit.model, request, outfit.limits, self.ground.environment.random).run()
+        if isinstance(finished, Failed):
+            return DeliverSummary(split, self._now(), fault=finished.fault)
+        text = finished.message(self.state.turns, 0, [{} for _ in finished.open_calls]).text
+        if finished.open_calls:
+            fault = Fault("other", "the model called a tool instead of writing a summary")
+            return DeliverSummary(split, self._now(), usage=finished.usage, fault=fault)
+        return DeliverSummary(split, self._now(), text, finished.usage)
+
+    async def _run_call(
+        self, call: CallId, name: str, arguments: Json, preparation: Preparation, attempt: int
+    ) -> TurnCommand:
+        outfit = self._turn_outfit or self.outfit
+        tool = outfit.registry.get(name)
+        if tool is None:
+            # Only after a restart: the call was allowed by a process that had this tool.
+            return DeliverResult(call, Outcome.ERROR, self._now(), content=outfit.registry.unknown(name))
+        context = ToolContext(
+            session_id=self.session,  # type: ignore[arg-type]
+            call_id=call,
+            services=self.ground.services(self.session),
+            sink=LiveSink(call, self.publish_live),
+            attempt=attempt,
+        )
+        return await run_tool(
+            tool,
+            call,
+            arguments,
+            context,
+            timeout_s=preparation.timeout_s or outfit.limits.tool_timeout_s,
+            output_bytes=outfit.limits.tool_output_bytes,
+            now=self.ground.environment.now,
+            keep=lambda call_id, shaped: self.ground.keep_output(self.session, call_id, shaped),
+        )
+
+    # -- small things
+
+    def _tell(self, command: TurnCommand) -> None:
+        """Something nice to have: dropped when the mailbox is full."""
+        assert self._ref is not None
+        try:
+            self._ref.tell(command)
+        except (MailboxFull, ActorGone):
+            logger.debug("session %s had no room for %s", self.session, type(command).__name__)
+
+    def _now(self) -> float:
+        return self.ground.environment.now()
+
+
+def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[TurnCommand | None, Reply[Any] | None]]:
+    """What waits in the mailbox is decided together, and costs the disk one sync."""
+    batch = [_opened(first)]
+    while True:
+        try:
+            batch.append(_opened(inbox.receive_nowait()))
+        except trio.WouldBlock:
+            return batch
+
+
+def _opened(message: Any) -> tuple[TurnCommand | None, Reply[Any] | None]:
+    if isinstance(message, Request):
+        return message.payload, message.defer()
+    return message, None

@@ -1,0 +1,72 @@
+"""One tool call: run the tool under its hard time-out and say how it ended. What the tool raises never leaves here.
+
+A `ToolError` is the model's to read. Anything unexpected is told to the model as one fixed sentence; the whole chain goes to the log and the journal (L20).
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+
+import trio
+
+from trouper.core.commands import DeliverResult
+from trouper.core.ids import CallId
+from trouper.core.messages import Outcome
+from trouper.tools.context import ToolContext
+from trouper.tools.contract import Tool
+from trouper.tools.errors import ConnectionRequired, ToolError
+from trouper.tools.output import Shaped, shape_output
+from trouper.tools.results import ToolResult
+
+logger = logging.getLogger("trouper.tools")
+
+INTERNAL = "The tool failed because of an internal error. It is not your fault; do not repeat the call unchanged."
+TIMED_OUT = "The tool did not end within {seconds:g} s and was cancelled; it may have done part of its work."
+#: Of an internal error's text, what the journal keeps.
+INTERNAL_CHARS = 8_000
+
+
+async def run_tool(
+    tool: Tool,
+    call: CallId,
+    arguments: dict[str, object],
+    context: ToolContext,
+    *,
+    timeout_s: float,
+    output_bytes: int,
+    now: Callable[[], float],
+    keep: Callable[[CallId, Shaped], str | None],
+    background: bool = False,
+) -> DeliverResult:
+    """Run to the end; cancellation passes through. `keep` stores an output that had to be cut, and says where."""
+    started = trio.current_time()
+    internal: str | None = None
+    outcome, shaped = Outcome.TIMEOUT, Shaped(TIMED_OUT.format(seconds=timeout_s))
+    images: tuple[object, ...] = ()
+    with trio.CancelScope(deadline=started + timeout_s):
+        try:
+            result = await (tool.run_background if background else tool.run)(arguments, context)
+        except ToolError as error:
+            outcome, shaped = Outcome.ERROR, shape_output(ToolResult(str(error), is_error=True), limit=output_bytes)
+        except ConnectionRequired as error:
+            outcome, shaped = Outcome.ERROR, Shaped(str(error))
+        except Exception as error:
+            outcome, shaped = Outcome.ERROR, Shaped(INTERNAL)
+            internal = "".join(traceback.format_exception(error))[-INTERNAL_CHARS:]
+            logger.error("tool %r failed in call %s", tool.name, call, exc_info=error)
+        else:
+            outcome = Outcome.ERROR if result.is_error else Outcome.OK
+            shaped = shape_output(result, limit=output_bytes)
+            images = result.images
+    return DeliverResult(
+        call=call,
+        outcome=outcome,
+        at=now(),
+        content=shaped.content,
+        images=images,  # type: ignore[arg-type]
+        latency_ms=round((trio.current_time() - started) * 1000, 3),
+        full_output=keep(call, shaped),
+        internal=internal,
+    )

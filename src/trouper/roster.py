@@ -1,0 +1,135 @@
+"""What the journal knows of every session, folded only when somebody asks for it.
+
+Opening reads the newest snapshot's index and the records after it; a hundred thousand sessions that nobody has touched since cost an index entry each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from trouper import codec
+from trouper._errors import InternalError, TrouperError
+from trouper.core.session import State, evolve, outstanding
+from trouper.journal import JournalDamaged, Log, Snapshot
+from trouper.journal.format import is_gap, stream_of
+
+logger = logging.getLogger("trouper.recovery")
+
+ACTIVE = "active"
+IDLE = "idle"
+
+
+class Roster:
+    """Sessions by name, from snapshot and suffix."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._snapshot: Snapshot | None = log.snapshot()
+        self._base = self._snapshot.seq if self._snapshot is not None else 0
+        self._suffix: dict[str, list[bytes]] = {}
+        for record in log.records(after=self._base):
+            if not is_gap(record.payload):
+                self._suffix.setdefault(stream_of(record.payload), []).append(record.payload)
+        #: Sessions that could not be folded, and why.
+        self.unreadable: dict[str, str] = {}
+
+    def __contains__(self, session: str) -> bool:
+        return session in self._suffix or (self._snapshot is not None and session in self._snapshot.sections)
+
+    def names(self) -> Iterator[str]:
+        if self._snapshot is not None:
+            yield from self._snapshot.sections
+        for name in self._suffix:
+            if self._snapshot is None or name not in self._snapshot.sections:
+                yield name
+
+    def active(self) -> list[str]:
+        """The sessions that the world still owes something: they have to be recovered at once."""
+        found: list[str] = []
+        for name in self._suffix:
+            try:
+                state, _ = self.load(name)
+            except TrouperError as error:
+                self.unreadable[name] = str(error)
+                logger.error("session %s cannot be rebuilt: %s", name, error)
+                continue
+            if outstanding(state):
+                found.append(name)
+        if self._snapshot is not None:
+            found += [
+                name for name, tag in self._snapshot.sections.items() if tag == ACTIVE and name not in self._suffix
+            ]
+        return found
+
+    def load(self, session: str) -> tuple[State, int]:
+        """State and next event number; a fresh state for a session that is not there."""
+        state, next_seq = State(), 0
+        if self._snapshot is not None and session in self._snapshot.sections:
+            try:
+                state, next_seq = decode_section(self._snapshot.read(session))
+            except (JournalDamaged, codec.UndecodableRecord) as error:
+                logger.warning("session %s: its snapshot is of no use (%s); folding all its records", session, error)
+                return fold(
+                    record.payload for record in self._log.records(stream=session) if not is_gap(record.payload)
+                )
+        return fold(self._suffix.get(session, ()), state, next_seq)
+
+    def reload(self, session: str) -> tuple[State, int]:
+        """The same from what the journal holds now: for an actor that begins again."""
+        state, next_seq = State(), 0
+        after = 0
+        if self._snapshot is not None and session in self._snapshot.sections:
+            state, next_seq = decode_section(self._snapshot.read(session))
+            after = self._base
+        payloads = (r.payload for r in self._log.records(after=after, stream=session) if not is_gap(r.payload))
+        return fold(payloads, state, next_seq)
+
+    def opened(self, session: str) -> None:
+        """An actor has it now: its records need not be kept here."""
+        self._suffix.pop(session, None)
+
+    def untouched(self) -> Iterator[tuple[str, str, bytes | None]]:
+        """Sections of a new snapshot for the sessions that no actor has: copied where nothing changed, else folded."""
+        for name in self.names():
+            if name in self.unreadable:
+                continue
+            if name in self._suffix:
+                state, next_seq = self.load(name)
+                yield name, tag_of(state), encode_section(state, next_seq)
+            elif self._snapshot is not None:
+                yield name, self._snapshot.sections[name], None
+
+
+def fold(payloads: Iterable[bytes], state: State | None = None, next_seq: int = 0) -> tuple[State, int]:
+    """Fold records of one session. Those that the state already holds are passed over; a hole is an error."""
+    state = State() if state is None else state
+    for payload in payloads:
+        session, n, events = codec.decode_events(payload)
+        if n + len(events) <= next_seq:
+            continue
+        if n != next_seq:
+            raise InternalError(
+                f"session {session!r} has a hole before event {n} (expected {next_seq}); run `trouper journal verify`",
+                session=session,
+            )
+        for event in events:
+            state = evolve(state, event)
+        next_seq += len(events)
+    return state, next_seq
+
+
+def tag_of(state: State) -> str:
+    return ACTIVE if outstanding(state) else IDLE
+
+
+def encode_section(state: State, next_seq: int) -> bytes:
+    return codec.dumps({"v": codec.VERSION, "next": next_seq, "state": codec.to_json(state)})
+
+
+def decode_section(payload: bytes) -> tuple[State, int]:
+    value = codec.loads(payload)
+    if value.get("v") != codec.VERSION:
+        raise codec.UndecodableRecord(f"the snapshot has version {value.get('v')!r}")
+    state: State = codec.from_json(value["state"], State)
+    return state, value["next"]

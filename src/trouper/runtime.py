@@ -1,0 +1,368 @@
+"""`open_runtime`: the nursery tree, from the journal outermost to the sessions.
+
+    open_runtime
+    |- journal writer      shielded; ends when its last sender has closed
+    `- supervisor
+       `- session *        one actor each; its model calls, tool calls and timers are its children
+
+Shutdown is the reverse: the sessions stop (what runs is interrupted, and recorded), a snapshot is written, the last sender closes, the journal is sealed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from attrs import frozen
+
+from trouper import codec
+from trouper.actors.environment import Environment
+from trouper.actors.feed import Feed, Lagged
+from trouper.actors.journal import JournalStatistics, JournalWriter
+from trouper.actors.restart import Restart
+from trouper.actors.session import Outfit, SessionActor, SessionEvent
+from trouper.actors.supervisor import Supervisor, open_supervisor
+from trouper.core.events import ModelReplied
+from trouper.core.ids import CallId, check_name
+from trouper.core.messages import NO_USAGE, Fault, Usage
+from trouper.core.session import State
+from trouper.core.settings import Budget, Limits
+from trouper.journal import Disk, Level, Log, Recovery, open_log
+from trouper.journal.format import is_gap
+from trouper.models.protocol import Model
+from trouper.roster import Roster, encode_section, tag_of
+from trouper.session import Session
+from trouper.tools.context import Services
+from trouper.tools.hooks import Hooks
+from trouper.tools.output import Shaped
+from trouper.tools.policy import Rule
+from trouper.tools.registry import Registry, ToolSource
+
+logger = logging.getLogger("trouper.runtime")
+
+#: A session that crashes (a bug of ours, or of a hook) is rebuilt from the journal this often, then it stays down, visibly.
+SESSION_RESTART = Restart(on="failure", limit=5, within_s=60.0)
+
+
+@frozen
+class RuntimeStatistics:
+    sessions: int
+    known_sessions: int
+    usage: Usage
+    journal: JournalStatistics
+
+
+@frozen
+class SessionInfo:
+    """A session as the journal knows it, without opening it."""
+
+    id: str
+    phase: str
+    turns: int
+    open: bool
+
+
+class Runtime:
+    """A running Trouper. Get one from `open_runtime()`."""
+
+    def __init__(
+        self,
+        root: str | None,
+        log: Log,
+        writer: JournalWriter,
+        supervisor: Supervisor,
+        environment: Environment,
+        outfit: Outfit,
+        budget: Budget,
+    ) -> None:
+        self.root = root
+        self.writer = writer
+        self.environment = environment
+        self.epoch = log.epoch
+        self._log = log
+        self._supervisor = supervisor
+        self._outfit = outfit
+        self._budget = budget
+        self._roster = Roster(log)
+        self._actors: dict[str, SessionActor] = {}
+        self._handles: dict[str, Session] = {}
+        self._usage = NO_USAGE
+        self._feeds: list[Feed] = []
+        self._services: dict[str, Services] = {}
+
+    # -- sessions
+
+    async def session(
+        self,
+        id: str | None = None,
+        *,
+        system: str | None = None,
+        model: Model | None = None,
+        tools: Iterable[ToolSource] | None = None,
+        budget: Budget | None = None,
+    ) -> Session:
+        """Open a session: a new one, or the one that the journal knows under this name."""
+        name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
+        outfit = self._outfit_for(model, tools, budget)
+        handle = self._handles.get(name)
+        if handle is None or handle._ref.exit is not None:
+            handle = self._start(name, outfit, system)
+        elif model is not None or tools is not None or budget is not None:
+            handle._actor.outfit = outfit
+        await handle._opened(system)
+        return handle
+
+    def _outfit_for(self, model: Model | None, tools: Iterable[ToolSource] | None, budget: Budget | None) -> Outfit:
+        usual = self._outfit
+        return Outfit(
+            model=usual.model if model is None else model,
+            registry=usual.registry if tools is None else Registry(tools),
+            budget=usual.budget if budget is None else budget,
+            limits=usual.limits,
+            rules=usual.rules,
+            hooks=usual.hooks,
+        )
+
+    def _start(self, name: str, outfit: Outfit, system: str | None) -> Session:
+        actor = SessionActor(name, self, outfit, system)
+        ref = self._supervisor.spawn(
+            name, actor.run, restart=SESSION_RESTART, mailbox=outfit.limits.mailbox, grace_s=outfit.limits.grace_s
+        )
+        self._actors[name] = actor
+        handle = self._handles[name] = Session(self, actor, ref)
+        return handle
+
+    def sessions(self) -> list[SessionInfo]:
+        """Every session that the journal knows, in the order of their names."""
+        found: dict[str, SessionInfo] = {}
+        for name in self._roster.names():
+            if name not in self._actors:
+                state, _ = self._roster.load(name)
+                found[name] = SessionInfo(name, state.phase.value, state.turns, False)
+        for name, actor in self._actors.items():
+            found[name] = SessionInfo(
+                name, actor.state.phase.value, actor.state.turns, self._handles[name]._ref.exit is None
+            )
+        return [found[name] for name in sorted(found)]
+
+    # -- looking
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening the journal found and did."""
+        return self._log.recovery
+
+    async def events(self, after: int = 0) -> AsyncIterator[tuple[int, codec.Record]]:
+        """Every record of every session from journal sequence `after` + 1 on, old ones first, then new ones as they come."""
+        feed = Feed(self._outfit.limits.subscriber_events)
+        self._feeds.append(feed)
+        try:
+            while True:
+                await self.writer.wait_durable(self._log.last)
+                for raw in self._log.records(after=after):
+                    after = raw.seq
+                    if not is_gap(raw.payload):
+                        yield raw.seq, codec.decode(raw.payload, raw.seq)
+                try:
+                    async for record in feed:
+                        if record.seq > after:
+                            after = record.seq
+                            yield record.seq, record
+                    return
+                except Lagged:
+                    continue
+        finally:
+            self._feeds.remove(feed)
+
+    def statistics(self) -> RuntimeStatistics:
+        return RuntimeStatistics(
+            sessions=sum(handle._ref.exit is None for handle in self._handles.values()),
+            known_sessions=len(set(self._roster.names()) | set(self._actors)),
+            usage=self._usage,
+            journal=self.writer.statistics(),
+        )
+
+    # -- what sessions stand on (see `trouper.actors.session.Ground`)
+
+    async def load(self, session: str) -> tuple[State, int]:
+        actor = self._actors[session]
+        if actor.next_seq == 0 and not actor.begun:
+            found = self._roster.load(session)
+        else:  # Begins again after a crash: what it had handed over may still be on its way to the disk.
+            await self.writer.wait_durable(self._log.last)
+            found = self._roster.reload(session)
+        actor.begun = True
+        self._roster.opened(session)
+        return found
+
+    def recorded(self, session: str, record: codec.Record) -> None:
+        for event in record.events:
+            if type(event) is ModelReplied:
+                self._usage = self._usage + event.usage
+        for feed in self._feeds:
+            feed.push(record)
+
+    def services(self, session: str) -> Services:
+        found = self._services.get(session)
+        if found is None:
+            found = self._services[session] = Services(
+                clock=self.environment.utc, registry=self._actors[session].outfit.registry
+            )
+        return found
+
+    def keep_output(self, session: str, call: CallId, shaped: Shaped) -> str | None:
+        return None
+
+    def over_budget(self) -> Fault | None:
+        cap, used = self._budget.tokens, self._usage.total or 0
+        if cap is not None and used >= cap:
+            return Fault(
+                "budget", f"the runtime's budget of {cap} tokens is spent ({used} used); raise Budget.tokens to go on"
+            )
+        return None
+
+    # -- inside
+
+    async def _past_events(self, session: str, after: int, upto: int) -> AsyncIterator[SessionEvent]:
+        """Recorded events of a session with numbers in (after, upto)."""
+        if after + 1 >= upto:
+            return
+        await self.writer.wait_durable(self._log.last)
+        for raw in self._log.records(stream=session):
+            if is_gap(raw.payload):
+                continue
+            record = codec.decode(raw.payload, raw.seq)
+            for offset, event in enumerate(record.events):
+                if after < record.n + offset < upto:
+                    yield SessionEvent(record.n + offset, record.at, event)
+            if record.n + len(record.events) >= upto:
+                return
+
+    def _recover(self) -> None:
+        """Sessions that a dead process left in the middle of something are opened at once, and close what it left open (J12)."""
+        for name in self._roster.active():
+            self._start(name, self._outfit, None)
+
+    def _write_snapshot(self) -> None:
+        """State of every session as of the last record that all of them have taken in (J13)."""
+        in_flight = [actor.in_flight for actor in self._actors.values() if actor.in_flight is not None]
+        seq = min([self._log.durable, *(first - 1 for first in in_flight)])
+        live = [
+            (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq))
+            for name, actor in self._actors.items()
+            if actor.next_seq
+        ]
+        rest = [section for section in self._roster.untouched() if section[0] not in self._actors]
+        self._log.write_snapshot(seq, [*rest, *live])
+
+
+@asynccontextmanager
+async def open_runtime(
+    root: str | os.PathLike[str] | None = None,
+    *,
+    model: Model | None = None,
+    tools: Iterable[ToolSource] = (),
+    limits: Limits | None = None,
+    budget: Budget | None = None,
+    durability: Level = "fsync",
+    policies: Sequence[Rule] = (),
+    hooks: Sequence[Hooks] = (),
+    environment: Environment | None = None,
+    disk: Disk | None = None,
+) -> AsyncIterator[Runtime]:
+    """Run Trouper inside this block.
+
+    `root`: the directory of the journal and the sessions' files; `None` is the default profile's. `durability`: "fsync" survives a power cut, "write"
+    a killed process, "memory" nothing. Without a `model` the simulated one serves, which needs no key.
+    """
+    limits = Limits() if limits is None else limits
+    budget = Budget() if budget is None else budget
+    environment = Environment() if environment is None else environment
+    path = _root_path(root, durability)
+    outfit = Outfit(
+        model=_default_model() if model is None else model,
+        registry=Registry(tools),
+        budget=Budget(inline_s=budget.inline_s, wall_s=budget.wall_s),
+        limits=limits,
+        rules=tuple(policies),
+        hooks=tuple(hooks),
+    )
+    log = open_log(path, level=durability, disk=disk, new_id=lambda: environment.ids.new("journal_"))
+    if log.refusal is not None:
+        log.close()
+        raise log.refusal
+    try:
+        async with _journal(log) as writer, _supervised() as supervisor:
+            runtime = Runtime(
+                None if durability == "memory" else path, log, writer, supervisor, environment, outfit, budget
+            )
+            runtime._recover()
+            try:
+                yield runtime
+            finally:
+                # Sessions first, then the snapshot: see `_journal` for the rest.
+                with trio.CancelScope(shield=True):
+                    await _stop_sessions(runtime, supervisor, limits.grace_s)
+    except BaseExceptionGroup as group:
+        raise _alone(group) from None
+    finally:
+        log.close()
+
+
+@asynccontextmanager
+async def _journal(log: Log) -> AsyncIterator[JournalWriter]:
+    """The writer's task around everything that may append."""
+    writer = JournalWriter(log)
+    async with trio.open_nursery() as nursery:
+        with writer.open_sender():
+            nursery.start_soon(writer.run)
+            try:
+                yield writer
+            finally:
+                writer.close()
+
+
+@asynccontextmanager
+async def _supervised() -> AsyncIterator[Supervisor]:
+    async with open_supervisor(name="trouper") as supervisor:
+        yield supervisor
+
+
+async def _stop_sessions(runtime: Runtime, supervisor: Supervisor, grace_s: float) -> None:
+    for handle in runtime._handles.values():
+        if handle._ref.exit is None:
+            supervisor.stop(handle._ref, grace_s=grace_s)
+    for handle in runtime._handles.values():
+        await handle._ref.wait_exit()
+    if runtime.writer.log.refusal is None and runtime.writer.statistics().durable == runtime._log.last:
+        try:
+            runtime._write_snapshot()
+        except OSError as error:
+            logger.warning("no snapshot was written: %s; the next start folds the records instead", error)
+
+
+def _root_path(root: str | os.PathLike[str] | None, durability: Level) -> str:
+    if root is not None:
+        return os.path.abspath(os.fspath(root))
+    if durability == "memory":
+        return "/memory"
+    from trouper.stores.profiles import default_root
+
+    return str(default_root())
+
+
+def _default_model() -> Model:
+    from trouper.models.simulated import Simulated
+
+    return Simulated()
+
+
+def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """A group of one is that one: the nurseries in here are our business, not the caller's."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+        found = found.exceptions[0]
+    return found

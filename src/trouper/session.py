@@ -1,0 +1,422 @@
+"""A session as its users hold it: send, stream, interrupt, look. A handle; the actor behind it owns the state."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import trio
+from attrs import frozen
+
+from trouper._errors import CommandRejected, UsageError, WorldError
+from trouper.actors import structured
+from trouper.actors.errors import ActorGone, AskLost
+from trouper.actors.feed import Feed, Lagged
+from trouper.actors.reference import Ref
+from trouper.actors.session import SessionActor, SessionEvent, Step
+from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
+from trouper.core.events import CompactionEnded, TurnEnded
+from trouper.core.ids import CallId
+from trouper.core.live import CaughtUp
+from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
+from trouper.core.session import Phase
+from trouper.models.protocol import Model
+
+if TYPE_CHECKING:
+    from trouper.runtime import Runtime
+
+T = TypeVar("T")
+Attachment = Media | str | Path
+
+
+class TurnFailed(WorldError):
+    """A turn ended in an error; `fault` says which."""
+
+
+@frozen
+class TurnResult:
+    """How a turn ended. A failed turn is a result too: see `error`, or call `raise_for_error()`."""
+
+    text: str
+    stop_reason: str
+    usage: Usage
+    steps: int
+    error: Fault | None = None
+    detail: str | None = None
+    #: The part of `usage` that went into making the context smaller.
+    compaction_usage: Usage = NO_USAGE
+    #: The parsed output, where the turn asked for some shape.
+    output: Any = None
+
+    def raise_for_error(self) -> TurnResult:
+        """This result, or `TurnFailed` if the turn failed."""
+        if self.error is not None:
+            raise TurnFailed(
+                f"the turn failed ({self.error.kind}): {self.error.message}", fault=self.error, result=self
+            )
+        return self
+
+
+@frozen
+class SessionStatistics:
+    session: str
+    phase: str
+    turns: int
+    steps: int
+    tool_calls: int
+    messages: int
+    #: The best guess at what the history costs to send.
+    tokens: int
+    usage: Usage
+    queued_inputs: int
+    events: int
+    watchers: int
+
+
+class Turn:
+    """A running turn: iterate it for its events, live ones and recorded ones; then look at `result`."""
+
+    def __init__(self, session: Session, feed: Feed, number: int, shape: Any) -> None:
+        self.number = number
+        self.result: TurnResult | None = None
+        self._session = session
+        self._feed = feed
+        self._shape = shape
+        self._seen = 0
+
+    def __aiter__(self) -> Turn:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self.result is not None:
+            raise StopAsyncIteration
+        try:
+            event = await self._feed.receive()
+        except Lagged:
+            if self._session._state.turns != self.number or self._session._state.turn is None:
+                self._finish()
+            return CaughtUp()
+        except StopAsyncIteration:
+            raise SessionEnded(
+                f"session {self._session.id!r} ended before its turn did; open it again to see what became of it"
+            ) from None
+        if type(event) is TurnEnded and event.turn == self.number:
+            self._finish()
+        return event
+
+    async def wait_ended(self) -> TurnResult:
+        """Drain the events and return the result."""
+        async for _ in self:
+            pass
+        assert self.result is not None
+        return self.result
+
+    def _finish(self) -> None:
+        last = self._session._state.last
+        assert last is not None and last.number == self.number
+        output = None
+        if (
+            self._shape is not None
+            and last.fault is None
+            and last.stop_reason not in ("interrupt", "max_steps", "budget")
+        ):
+            output = _shaped(last.text, self._shape)
+        self.result = TurnResult(
+            text=last.text,
+            stop_reason=last.stop_reason,
+            usage=last.usage,
+            steps=last.steps,
+            error=last.fault,
+            detail=last.detail,
+            compaction_usage=last.compaction,
+            output=output,
+        )
+
+
+class SessionEnded(UsageError):
+    """The session behind this handle is over: closed, or stopped with its runtime."""
+
+
+class Session:
+    """A conversation that the journal keeps. Get one from `Runtime.session()`."""
+
+    def __init__(self, runtime: Runtime, actor: SessionActor, ref: Ref[Any, Any]) -> None:
+        self._runtime = runtime
+        self._actor = actor
+        self._ref = ref
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r} {self._state.phase.value}>"
+
+    @property
+    def id(self) -> str:
+        return self._actor.session
+
+    @property
+    def _state(self) -> Any:
+        return self._actor.state
+
+    # -- talking
+
+    @asynccontextmanager
+    async def turn(
+        self,
+        text: str,
+        *,
+        attachments: Sequence[Attachment] = (),
+        output: type | Mapping[str, Json] | None = None,
+        model: Model | None = None,
+    ) -> AsyncIterator[Turn]:
+        """Start a turn and stream it. Leaving the block early interrupts the turn.
+
+        `output`: a JSON Schema, or a class to get an object of, that the final text must follow. `model`: for this turn only.
+        """
+        limits = self._actor.outfit.limits
+        feed = Feed(limits.subscriber_events)
+        schema = _schema_of(output)
+        command = self._submit(text, attachments, schema)
+        if model is not None:
+            command = attrs.evolve(command, options=attrs.evolve(command.options, window=model.context_window))
+        self._actor.turn_feeds.append(feed)
+        usual = self._actor.outfit
+        turn: Turn | None = None
+        try:
+            if model is not None:
+                self._actor.outfit = attrs.evolve(usual, model=model)
+            try:
+                with trio.CancelScope(shield=True):  # Whether the turn began has to be known, or nobody could end it.
+                    begun = await self._ask(command)
+            finally:
+                if model is not None:
+                    self._actor.outfit = usual
+            turn = Turn(self, feed, begun.state.turns, output)
+            yield turn
+        finally:
+            self._actor.turn_feeds.remove(feed)
+            if turn is not None and turn.result is None:
+                await self._stop_turn(turn)
+
+    async def _stop_turn(self, turn: Turn) -> None:
+        if self._state.turn is not None and self._state.turn.number == turn.number:
+            with trio.CancelScope(shield=True):
+                try:
+                    await self._interrupt(Interrupt(self._now(), "the caller left the turn", turn.number))
+                except (SessionEnded, CommandRejected):
+                    return
+        if self._state.last is not None and self._state.last.number == turn.number:
+            turn._finish()
+
+    async def ask(
+        self,
+        text: str,
+        *,
+        attachments: Sequence[Attachment] = (),
+        output: type | Mapping[str, Json] | None = None,
+        model: Model | None = None,
+    ) -> TurnResult:
+        """A whole turn, awaited to its end. Raises only for misuse; a failed turn is a result with `error`."""
+        async with self.turn(text, attachments=attachments, output=output, model=model) as turn:
+            return await turn.wait_ended()
+
+    async def send(self, text: str, *, attachments: Sequence[Attachment] = ()) -> None:
+        """Queue input. Between turns it starts one; during a turn it steers (taken in before the next model call)."""
+        await self._ask(attrs.evolve(self._submit(text, attachments, None), steer=True))
+
+    async def interrupt(self, reason: str = "") -> None:
+        """End the running turn, if any. Returns when it is recorded and its work has really stopped, or the grace period is over."""
+        await self._interrupt(Interrupt(self._now(), reason))
+
+    async def _interrupt(self, command: Interrupt) -> None:
+        stopped = await self._ask(command)
+        with trio.move_on_after(self._actor.outfit.limits.grace_s):
+            for running in stopped.cancelled:
+                await running.wait_done()
+
+    async def cancel(self, id: str, reason: str = "") -> None:
+        """Cancel a call or a background task by its id."""
+        await self._ask(CancelCall(CallId(id), self._now(), reason))
+
+    async def compact(self) -> CompactionEnded | None:
+        """Make the context smaller now. Returns what was done; `None` if there was nothing worth doing."""
+        outfit = self._actor.outfit
+        feed = Feed(outfit.limits.subscriber_events)
+        self._actor.turn_feeds.append(feed)
+        try:
+            begun = await self._ask(Compact(self._now(), outfit.limits.compaction, outfit.model.context_window))
+            if begun.state.phase is not Phase.TIDYING:
+                return None
+            async for event in feed:
+                if isinstance(event, CompactionEnded):
+                    return event
+            return None
+        finally:
+            self._actor.turn_feeds.remove(feed)
+
+    async def close(self, reason: str = "") -> None:
+        """End the session for good. What runs is cancelled; the journal keeps everything."""
+        try:
+            closed = await self._ask(Close(self._now(), reason))
+        except SessionEnded:
+            return
+        with trio.move_on_after(self._actor.outfit.limits.grace_s):
+            for running in closed.cancelled:
+                await running.wait_done()
+        await self._ref.wait_exit()
+
+    # -- approvals and client-side calls
+
+    @property
+    def approvals(self) -> tuple[CallId, ...]:
+        """The calls that wait for somebody's approval."""
+        return tuple(call for call, _ in self._state.approvals)
+
+    async def approve(self, call: str, *, always: bool = False, by: str = "") -> None:
+        """Allow one call, as it stands; with `always`, every later call of this tool in this session."""
+        await self._ask(Approve(CallId(call), self._now(), by, always))
+
+    async def deny(self, call: str, reason: str = "") -> None:
+        await self._ask(Deny(CallId(call), self._now(), reason))
+
+    async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
+        """The result of a client-side call."""
+        outcome = Outcome.ERROR if error else Outcome.OK
+        await self._ask(DeliverResult(CallId(call), outcome, self._now(), content=content))
+
+    # -- looking
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """What the next request would send. Compaction changes it; the journal keeps what was before."""
+        messages: tuple[Message, ...] = self._state.history.messages
+        return messages
+
+    async def events(self, after: int = -1) -> AsyncIterator[SessionEvent]:
+        """Recorded events from `after` + 1 on: those in the journal, then new ones as they come. No gap, no repeat.
+
+        A reader that is too slow for the live feed reads on from the journal; the session never waits for it.
+        """
+        feed = Feed(self._actor.outfit.limits.subscriber_events)
+        self._actor.event_feeds.append(feed)
+        try:
+            while True:
+                async for past in self._runtime._past_events(self.id, after, self._actor.next_seq):
+                    after = past.seq
+                    yield past
+                try:
+                    async for told in feed:
+                        if told.seq > after:
+                            after = told.seq
+                            yield told
+                    return
+                except Lagged:
+                    continue
+        finally:
+            self._actor.event_feeds.remove(feed)
+
+    def statistics(self) -> SessionStatistics:
+        state = self._state
+        return SessionStatistics(
+            session=self.id,
+            phase=state.phase.value,
+            turns=state.turns,
+            steps=state.spent.steps,
+            tool_calls=state.spent.tool_calls,
+            messages=len(state.history.messages),
+            tokens=state.tokens,
+            usage=state.spent.usage,
+            queued_inputs=len(state.queue),
+            events=self._actor.next_seq,
+            watchers=len(self._actor.turn_feeds) + len(self._actor.event_feeds),
+        )
+
+    @property
+    def last(self) -> Any:
+        """What became of the last turn, also of one that an earlier process left behind; `None` before the first."""
+        return self._state.last
+
+    # -- inside
+
+    async def _opened(self, system: str | None) -> None:
+        """Wait until the actor has loaded; take over a new system prompt."""
+        begun = await self._ask(None)
+        if system is not None and begun.state.system != system:
+            await self._ask(Configure(system))
+
+    def _submit(self, text: str, attachments: Sequence[Attachment], schema: Mapping[str, Json] | None) -> Submit:
+        limits = self._actor.outfit.limits
+        if not isinstance(text, str):
+            raise UsageError(f"a prompt is text, not {type(text).__name__}; use attachments for anything else")
+        if len(text) > limits.input_chars:
+            raise UsageError(
+                f"the prompt has {len(text)} characters, more than Limits.input_chars={limits.input_chars}; attach a file"
+            )
+        media = tuple(_attached(item, limits.attachment_bytes) for item in attachments)
+        if not text.strip() and not media:
+            raise UsageError("the prompt is empty; say something or attach something")
+        return Submit(
+            text=text,
+            at=self._now(),
+            options=self._actor.outfit.turn_options(schema),
+            attachments=media,
+            queue_max=limits.queued_inputs,
+        )
+
+    async def _ask(self, command: Any) -> Step:
+        try:
+            step: Step = await self._ref.ask(command)
+            return step
+        except ActorGone as error:
+            raise SessionEnded(
+                f"session {self.id!r} has ended; open it again with runtime.session({self.id!r})", session=self.id
+            ) from error
+        except AskLost as error:
+            raise SessionEnded(
+                f"session {self.id!r} failed while it handled this and was restarted; look at its state, then try again"
+            ) from error
+
+    def _now(self) -> float:
+        return self._actor.ground.environment.now()
+
+
+def _attached(item: Attachment, limit: int) -> Media:
+    """A file or ready-made media as a part of the message; too large or unreadable is the caller's mistake."""
+    if isinstance(item, Media):
+        size = len(item.data) * 3 // 4 if item.data else 0
+        if size > limit:
+            raise UsageError(
+                f"attachment {item.name or item.mime_type!r} has {size} bytes, more than Limits.attachment_bytes={limit}"
+            )
+        return item
+    path = Path(item)
+    try:
+        size = path.stat().st_size
+        if size > limit:
+            raise UsageError(f"attachment {str(path)!r} has {size} bytes, more than Limits.attachment_bytes={limit}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"attachment {str(path)!r} cannot be read: {error.strerror}; check the path") from error
+    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return Media(kind, base64.b64encode(data).decode("ascii"), name=path.name)
+
+
+def _schema_of(output: type | Mapping[str, Json] | None) -> Mapping[str, Json] | None:
+    if output is None or isinstance(output, Mapping):
+        return output
+    from trouper.tools.schema import schema_of
+
+    return schema_of(output)
+
+
+def _shaped(text: str, shape: Any) -> Any:
+    value = structured.parsed(text)
+    if isinstance(shape, Mapping):
+        return value
+    from trouper.tools.structure import structure_of
+
+    build = structure_of(shape)
+    return value if build is None else build(value)
