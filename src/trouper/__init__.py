@@ -1,1 +1,109 @@
-"""Trouper."""
+"""Trouper: an actor-model runtime for AI agents, built on trio.
+
+    async with open_runtime("./state", model=Gemini("gemini-3-flash"), tools=[order_status]) as runtime:
+        session = await runtime.session("customer-42")
+        async with session.turn("Where is order 17?") as turn:
+            async for event in turn:
+                print(event)
+
+The map of the package; imports point up this list only:
+
+    _errors.py     the exception tree, by fault
+    core/          pure: messages, events, commands, decide / evolve / outstanding
+    codec.py       records <-> bytes
+    journal/       the log: bytes only
+    actors/        trio: the kernel (mailbox, supervisor...), the journal writer, sessions and their children
+    models/        the Model protocol and its clients
+    tools/         the tool contract, guards, built-in tools
+    roster.py      what the journal knows of every session
+    session.py     a session as users hold it
+    runtime.py     open_runtime: the nursery tree
+    events.py      every event, by name
+    replay/        journals, read only
+    testing/       simulator, crash disk, invariants: for you too
+    cli/           the command line
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trouper._errors import CommandRejected, ConfigError, InvalidName, TrouperError, UsageError, WorldError
+from trouper.core.messages import Fault, Media, Message, Usage
+from trouper.core.settings import Budget, Compaction, Deadlines, Limits, Retry
+from trouper.models.scripted import Scripted
+from trouper.runtime import Runtime, open_runtime
+from trouper.session import Session, Turn, TurnFailed, TurnResult
+from trouper.tools.context import ToolContext
+from trouper.tools.define import tool
+from trouper.tools.errors import ConnectionRequired, ToolError
+from trouper.tools.hooks import Hooks
+from trouper.tools.policy import Rule
+from trouper.tools.registry import Toolset
+from trouper.tools.results import ToolResult
+
+if TYPE_CHECKING:
+    from trouper.models.anthropic import Anthropic
+    from trouper.models.gemini import Gemini
+    from trouper.models.openai_compatible import OpenAICompatible
+    from trouper.models.simulated import Simulated
+
+__version__ = "0.1.0"
+
+# Imported when first asked for: clients of providers need httpx, and a program that uses none should not wait for it.
+_LAZY = {
+    "Anthropic": "trouper.models.anthropic",
+    "Gemini": "trouper.models.gemini",
+    "OpenAICompatible": "trouper.models.openai_compatible",
+    "Simulated": "trouper.models.simulated",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'trouper' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+__all__ = [
+    "Anthropic",
+    "Budget",
+    "CommandRejected",
+    "Compaction",
+    "ConfigError",
+    "ConnectionRequired",
+    "Deadlines",
+    "Fault",
+    "Gemini",
+    "Hooks",
+    "InvalidName",
+    "Limits",
+    "Media",
+    "Message",
+    "OpenAICompatible",
+    "Retry",
+    "Rule",
+    "Runtime",
+    "Scripted",
+    "Session",
+    "Simulated",
+    "ToolContext",
+    "ToolError",
+    "ToolResult",
+    "Toolset",
+    "TrouperError",
+    "Turn",
+    "TurnFailed",
+    "TurnResult",
+    "Usage",
+    "UsageError",
+    "WorldError",
+    "open_runtime",
+    "tool",
+]
