@@ -203,10 +203,13 @@ class Endpoint:
     async def _send(
         self, method: str, path: str, body: bytes, credential: Credential | None, headers: Mapping[str, str]
     ) -> tuple[httpx.Response | None, ModelError]:
+        from trouper.models.trio_transport import RequestBody
+
         client = self._connected()
         fault: ModelError = NetworkFault("no reply", provider=self.provider)
         try:
             request = client.build_request(method, self.base_url + path, content=body, headers={**_PLAIN, **headers})
+            request.stream = RequestBody(body)
             if credential is not None:
                 request.headers[credential.header] = credential.value
             return await client.send(request, stream=True), fault
@@ -217,27 +220,32 @@ class Endpoint:
         return None, fault
 
     def _connected(self) -> httpx.AsyncClient:
-        import httpx
-
         run = trio.lowlevel.current_trio_token()
         if self._client is None or self._run is not run:
-            local = urlsplit(self.base_url).hostname in _LOOPBACK
-            self._client = httpx.AsyncClient(
-                headers=self._headers,
-                timeout=httpx.Timeout(None, connect=self._connect_timeout_s),
-                follow_redirects=False,
-                http2=False,
-                verify=_trusted_roots() if self.base_url.startswith("https:") or self._proxy else False,
-                proxy=self._proxy,
-                transport=self._transport,
-                # Proxies named in the environment are for the world outside.
-                trust_env=not local,
-                limits=httpx.Limits(
-                    max_connections=None, max_keepalive_connections=KEEP_ALIVE_MAX, keepalive_expiry=KEEP_ALIVE_S
-                ),
-            )
+            self._client = self._new_client()
             self._run = run
         return self._client
+
+    def _new_client(self) -> httpx.AsyncClient:
+        import httpx
+
+        from trouper.models.trio_transport import TrioTransport
+
+        transport = self._transport
+        if transport is None and self._proxy is None and not _proxied_by_environment(self.base_url):
+            transport = TrioTransport(_trusted_roots, idle_max=KEEP_ALIVE_MAX, idle_s=KEEP_ALIVE_S)
+        return httpx.AsyncClient(
+            headers=self._headers,
+            timeout=httpx.Timeout(None, connect=self._connect_timeout_s),
+            follow_redirects=False,
+            http2=False,
+            verify=False if transport is not None else _trusted_roots(),
+            proxy=self._proxy,
+            transport=transport,
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=KEEP_ALIVE_MAX, keepalive_expiry=KEEP_ALIVE_S
+            ),
+        )
 
     async def aclose(self) -> None:
         """Close all connections. The endpoint may be used again, and opens new ones then."""
@@ -255,7 +263,20 @@ def _trusted_roots() -> Any:
     """One TLS context for all clients: reading the roots takes tens of milliseconds."""
     import httpx
 
-    return httpx.create_ssl_context()
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _proxied_by_environment(url: str) -> bool:
+    """Whether HTTPS_PROXY and its kin ask for a proxy on the way to this address. Never for this machine itself."""
+    from urllib.request import getproxies, proxy_bypass
+
+    host = urlsplit(url).hostname or ""
+    if host in _LOOPBACK or proxy_bypass(host):
+        return False
+    proxies = getproxies()
+    return urlsplit(url).scheme in proxies or "all" in proxies
 
 
 def _without_userinfo(url: str) -> str:
@@ -272,15 +293,21 @@ class ByteStream:
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
         coded = response.headers.get("content-encoding", "identity").lower() != "identity"
-        self._pieces: Any = response.aiter_bytes() if coded else response.aiter_raw()
-        self._next: Callable[[], Awaitable[bytes]] = self._pieces.__anext__
+        body = response.extensions.get("body")
+        if coded or body is None:
+            self._pieces: Any = response.aiter_bytes() if coded else response.aiter_raw()
+            self._next: Callable[[], Awaitable[bytes]] = self._pieces.__anext__
+        else:
+            # Our own transport's: asked directly, without httpx's generators in between.
+            self._pieces = None
+            self._next = body.receive
         #: Whether the body ended as HTTP says it should.
         self.ended = False
 
     async def receive(self) -> bytes:
         """The next piece as it came; `b""` at the proper end. `NetworkFault` if the connection breaks before that."""
         try:
-            return await self._next()
+            piece = await self._next()
         except StopAsyncIteration:
             self.ended = True
             return b""
@@ -288,6 +315,10 @@ class ByteStream:
             fault = network_fault(exc, self._provider, self._credential)
             if isinstance(fault, ModelFault):
                 raise
+        else:
+            if not piece:
+                self.ended = True
+            return piece
         raise fault
 
     async def read_all(self, bytes_max: int) -> bytes:
@@ -314,7 +345,8 @@ class ByteStream:
     async def _aclose(self) -> None:
         # httpx closes the connection if the body was not read to its end.
         await self._response.aclose()
-        await self._pieces.aclose()
+        if self._pieces is not None:
+            await self._pieces.aclose()
 
 
 def clean_message(text: object, credential: Credential | None) -> str:

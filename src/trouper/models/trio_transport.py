@@ -1,0 +1,368 @@
+"""An httpx transport straight on trio: HTTP/1.1, direct connections, made for replies of many small pieces.
+
+httpx's own transport hands out each piece of a chunked body through six layers, at some 30 us apiece; a model's reply has one piece per word. Here all
+pieces that one read brought are one. There is less of everything else, too: no proxies, no HTTP/2, no deadline but that of connecting.
+Closing a connection is a plain call that never waits, so a cancelled request needs no shield to leave nothing behind.
+
+(Where a proxy is wanted, `Endpoint` takes httpx's transport instead.)
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal, Self, TypeAlias
+
+import httpx
+import trio
+
+RECEIVE_BYTES = 64 * 1024
+HEAD_BYTES_MAX = 256 * 1024
+_SIZE_LINE_MAX = 4096
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: |\Z)")
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;|\Z)")
+_FIELD_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_FIELD_VALUE = re.compile(rb"[^\x00\r\n]*\Z")
+_TARGET = re.compile(rb"[\x21-\x7e]+\Z")
+
+_Origin: TypeAlias = tuple[str, str, int]
+
+
+class TrioTransport(httpx.AsyncBaseTransport):
+    """Connections by origin, kept for the next request when a reply was read to its end."""
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext], *, idle_max: int, idle_s: float) -> None:
+        self._tls = tls
+        self._idle_max = idle_max
+        self._idle_s = idle_s
+        #: The one used last is at the end, and is used next: it is the likeliest to be alive.
+        self._idle: list[_Connection] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        head = _request_head(request)
+        body = b"".join([piece async for piece in request.stream])  # type: ignore[union-attr]
+        url = request.url
+        origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
+        connection = self._take_idle(origin)
+        if connection is None:
+            connection = await _connected(origin, self._tls, request.extensions.get("timeout", {}).get("connect"))
+        try:
+            status, headers, rest, keep = await _exchange(connection, head, body)
+            framing, size = _framing(request.method, status, headers)
+        except BaseException:
+            connection.close()
+            raise
+        reply = ReplyBody(connection, rest, framing, size, self._put_back if keep else None)
+        return httpx.Response(status, headers=headers, stream=reply, extensions={"body": reply})
+
+    def _take_idle(self, origin: _Origin) -> _Connection | None:
+        oldest = trio.current_time() - self._idle_s
+        for position in range(len(self._idle) - 1, -1, -1):
+            connection = self._idle[position]
+            if connection.origin == origin:
+                del self._idle[position]
+                if connection.idle_since >= oldest and connection.is_quiet():
+                    return connection
+                connection.close()
+        return None
+
+    def _put_back(self, connection: _Connection) -> None:
+        connection.idle_since = trio.current_time()
+        self._idle.append(connection)
+        if len(self._idle) > self._idle_max:
+            self._idle.pop(0).close()
+
+    async def aclose(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+class RequestBody(httpx.AsyncByteStream):
+    """A request's body. httpx's own is read through a generator, which a cancel in mid-sending leaves for the collector to complain about."""
+
+    def __init__(self, body: bytes) -> None:
+        self._pieces = [body]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._pieces:
+            raise StopAsyncIteration
+        return self._pieces.pop()
+
+
+class _Connection:
+    __slots__ = ("_socket", "_stream", "idle_since", "origin", "receive_some", "send_all")
+
+    def __init__(
+        self, origin: _Origin, socket: trio.SocketStream, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]
+    ) -> None:
+        self.origin = origin
+        self.idle_since = 0.0
+        self._socket = socket.socket
+        self._stream = stream
+        self.receive_some = stream.receive_some
+        self.send_all = stream.send_all
+
+    def is_quiet(self) -> bool:
+        """Whether the other side has said nothing since: an idle connection that can be read from has been closed."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        # No TLS farewell: HTTP says where a reply ends.
+        self._socket.close()
+
+
+async def _connected(origin: _Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float | None) -> _Connection:
+    scheme, host, port = origin
+    with trio.move_on_after(timeout_s if timeout_s is not None else float("inf")):
+        try:
+            socket = await trio.open_tcp_stream(host, port)
+        except OSError as exc:
+            raise httpx.ConnectError(str(exc)) from exc
+        if scheme != "https":
+            return _Connection(origin, socket, socket)
+        stream = trio.SSLStream(socket, tls(), server_hostname=host, https_compatible=True)
+        done = False
+        try:
+            await stream.do_handshake()
+            done = True
+        except (trio.BrokenResourceError, OSError) as exc:
+            raise httpx.ConnectError(str(exc.__cause__ or exc)) from exc
+        finally:
+            if not done:
+                socket.socket.close()
+        return _Connection(origin, socket, stream)
+    raise httpx.ConnectTimeout(f"no connection within {timeout_s} s")
+
+
+def _request_head(request: httpx.Request) -> bytes:
+    target = request.url.raw_path
+    if not _TARGET.match(target):
+        raise httpx.LocalProtocolError("illegal character in the request's path")
+    lines = [request.method.encode("ascii") + b" " + target + b" HTTP/1.1"]
+    for name, value in request.headers.raw:
+        if not _FIELD_NAME.match(name) or not _FIELD_VALUE.match(value):
+            # Without the value: it may be a key.
+            raise httpx.LocalProtocolError(f"illegal header field {name!r}")
+        lines.append(name + b": " + value)
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+_Fields: TypeAlias = list[tuple[bytes, bytes]]
+_Framing: TypeAlias = Literal["chunked", "length", "close"]
+
+
+async def _exchange(connection: _Connection, head: bytes, body: bytes) -> tuple[int, _Fields, bytes, bool]:
+    """Send the request; the reply's status, fields, the bytes after its head, and whether the connection may serve again."""
+    # A server that refuses early may have said why before it hung up: a failure to send is not the last word.
+    with suppress(trio.BrokenResourceError):
+        await connection.send_all(head + body)
+    got = b""
+    while True:
+        try:
+            piece = await connection.receive_some(RECEIVE_BYTES)
+        except trio.BrokenResourceError as exc:
+            raise httpx.ReadError(str(exc.__cause__ or exc)) from exc
+        if not piece:
+            raise httpx.RemoteProtocolError("server disconnected without sending a response")
+        got += piece
+        while (end := _HEAD_END.search(got)) is not None:
+            status, keep, headers = _parsed_head(got[: end.start()])
+            got = got[end.end() :]
+            if status >= 200:
+                return status, headers, got, keep
+            if status == 101:
+                raise httpx.RemoteProtocolError("server switched to a protocol that nobody asked for")
+        if len(got) > HEAD_BYTES_MAX:
+            raise httpx.RemoteProtocolError(f"response head of over {HEAD_BYTES_MAX} bytes")
+
+
+def _parsed_head(head: bytes) -> tuple[int, bool, _Fields]:
+    lines = head.split(b"\n")
+    match = _STATUS_LINE.match(lines[0].rstrip(b"\r"))
+    if match is None:
+        raise httpx.RemoteProtocolError("response without a valid status line")
+    fields: _Fields = []
+    keep = match[1] == b"1"
+    for line in lines[1:]:
+        name, colon, value = line.rstrip(b"\r").partition(b":")
+        value = value.strip(b" \t")
+        if not colon or not _FIELD_NAME.match(name) or not _FIELD_VALUE.match(value):
+            raise httpx.RemoteProtocolError("response with an illegal header line")
+        fields.append((name, value))
+        if name.lower() == b"connection" and b"close" in value.lower():
+            keep = False
+    return int(match[2]), keep, fields
+
+
+def _framing(method: str, status: int, headers: _Fields) -> tuple[_Framing, int]:
+    codings = [value.lower() for name, value in headers if name.lower() == b"transfer-encoding"]
+    lengths = {value for name, value in headers if name.lower() == b"content-length"}
+    if method == "HEAD" or status in (204, 304):
+        return "length", 0
+    if codings:
+        if codings != [b"chunked"]:
+            raise httpx.RemoteProtocolError("response with an unknown transfer coding")
+        return "chunked", 0
+    if lengths:
+        text = lengths.pop()
+        if lengths or not text.isdigit() or len(text) > 15:
+            raise httpx.RemoteProtocolError("response with an invalid content-length")
+        return "length", int(text)
+    return "close", 0
+
+
+class ReplyBody(httpx.AsyncByteStream):
+    """A reply's body. `receive` returns all that is here, `b""` at the end; iterating does the same."""
+
+    def __init__(
+        self,
+        connection: _Connection,
+        rest: bytes,
+        framing: _Framing,
+        size: int,
+        put_back: Callable[[_Connection], None] | None,
+    ) -> None:
+        self._connection: _Connection | None = connection
+        self._unread = rest
+        self._put_back = put_back
+        self._chunks = Chunked() if framing == "chunked" else None
+        self._left = size if framing == "length" else -1
+        self._ended = self._left == 0
+        if self._ended:
+            self._release(clean=not rest)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await self.receive()
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    async def receive(self) -> bytes:
+        while not self._ended:
+            data = self._unread
+            if data:
+                self._unread = b""
+            else:
+                if self._connection is None:
+                    raise httpx.StreamClosed
+                try:
+                    data = bytes(await self._connection.receive_some(RECEIVE_BYTES))
+                except trio.BrokenResourceError as exc:
+                    raise httpx.ReadError(str(exc.__cause__ or exc)) from exc
+                except trio.ClosedResourceError:
+                    raise httpx.StreamClosed from None
+                if not data:
+                    return self._closed_by_peer()
+            if piece := self._take(data):
+                return piece
+        return b""
+
+    def _take(self, data: bytes) -> bytes:
+        if self._chunks is not None:
+            piece = self._chunks.take(data)
+            if self._chunks.ended:
+                self._ended = True
+                self._release(clean=not self._chunks.rest)
+            return piece
+        if self._left < 0:
+            return data
+        piece = data[: self._left]
+        self._left -= len(piece)
+        if self._left == 0:
+            self._ended = True
+            self._release(clean=len(piece) == len(data))
+        return piece
+
+    def _closed_by_peer(self) -> bytes:
+        if self._chunks is None and self._left < 0:
+            self._ended = True
+            self._release(clean=False)
+            return b""
+        raise httpx.RemoteProtocolError("peer closed connection without sending complete message body")
+
+    def _release(self, *, clean: bool) -> None:
+        """Give the connection back, or close it if there is more in it than the reply."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if clean and self._put_back is not None:
+            self._put_back(connection)
+        else:
+            connection.close()
+
+    async def aclose(self) -> None:
+        self._release(clean=False)
+
+
+class Chunked:
+    """The chunked transfer coding, read in whatever pieces it comes."""
+
+    def __init__(self) -> None:
+        #: What is not understood yet: less than a line. After the end, what does not belong to this body.
+        self.rest = b""
+        self.ended = False
+        #: Bytes of the present chunk still to come.
+        self._left = 0
+        self._expected: Literal["size", "chunk end", "trailer"] = "size"
+
+    def take(self, data: bytes) -> bytes:
+        """The body's bytes in `data`."""
+        if self.rest:
+            data = self.rest + data
+            self.rest = b""
+        out: list[bytes] = []
+        at, size = 0, len(data)
+        while at < size:
+            if self._left:
+                piece = data[at : at + self._left]
+                out.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                # Nearly always here already, so that it needs no search.
+                if not self._left and data[at : at + 2] == b"\r\n":
+                    at += 2
+                    self._expected = "size"
+                continue
+            line_end = data.find(b"\n", at)
+            if line_end < 0:
+                self.rest = data[at:]
+                if len(self.rest) > _SIZE_LINE_MAX:
+                    raise httpx.RemoteProtocolError("chunk size line too long")
+                break
+            line = data[at:line_end].rstrip(b"\r")
+            at = line_end + 1
+            self._take_line(line)
+            if self.ended:
+                self.rest = data[at:]
+                break
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _take_line(self, line: bytes) -> None:
+        match self._expected:
+            case "size":
+                match = _SIZE.match(line)
+                if match is None:
+                    raise httpx.RemoteProtocolError("illegal chunk size")
+                self._left = int(match[1], 16)
+                self._expected = "chunk end" if self._left else "trailer"
+            case "chunk end":
+                if line:
+                    raise httpx.RemoteProtocolError("chunk without its line end")
+                self._expected = "size"
+            case "trailer":
+                self.ended = not line
