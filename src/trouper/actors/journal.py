@@ -1,8 +1,8 @@
 """The journal writer: the one place where records go to the disk, and where everyone waits for theirs to be there.
 
-Group commit without a clerk: the first that waits gives everyone else who can run one turn of the scheduler to append too, then sends all
-of it to the disk in one write and one sync. Who comes while that sync runs is in the next one. So nothing is ever delayed to gather more,
-and under load a sync covers many.
+Group commit without a clerk: the first that waits sends all that is pending to the disk, in one write and one sync; who comes while that
+sync runs is in the next one. When several waited for the last sync, the first gives everyone who can run one turn of the scheduler before it
+sends. So nothing is ever held back by a timer, and under load a sync covers many.
 
 A waiter that is alone, on a disk that has been fast lately, waits for the sync in place, for a bounded time; that saves the two hops
 between threads and tasks that cost as much as the sync. Past the bound it parks like any other, so a disk that stalls never stalls the event loop.
@@ -90,10 +90,13 @@ class JournalWriter:
         self._flight: Flight | None = None
         self._gathering = False
         self._simulated: Batch | None = None
+        # How many waited when the last flight landed, besides the one that may have held it.
+        self._crowd = 0
         self._waiting: list[tuple[int, trio.lowlevel.Task]] = []
         self._failure: JournalFailed | None = None
         # How soon the task of `run` will look at what is pending by itself; `_wake` makes it look now.
         self._looks_in = math.inf
+        self._seen = log.last
         self._wake = trio.Event()
         self._senders = 0
         self._closing = False
@@ -139,14 +142,7 @@ class JournalWriter:
                 f"record {seq} was never appended, the last is {log.last}; wait for what append returned", seq=seq
             )
         if self._is_idle():
-            self._gathering = True
-            try:
-                # Everyone else who can run now gets to append before the batch is closed.
-                await trio.lowlevel.cancel_shielded_checkpoint()
-            finally:
-                self._gathering = False
-            if self._is_idle() and seq > log.durable:
-                self._send(alone=not self._waiting)
+            await self._lead(seq)
         if seq > log.durable:
             await self._park(seq)
 
@@ -204,8 +200,8 @@ class JournalWriter:
         try:
             with trio.CancelScope(shield=True):
                 while self._failure is None and not (self._closing and not self._senders):
-                    await self._rest()
-                    await self._work()
+                    if await self._rest():
+                        await self._work()
                 while self._failure is None and (self._flight is not None or self.log.pending_count):
                     await self._work()
                     if self._flight is not None and self._simulated is None:
@@ -228,17 +224,27 @@ class JournalWriter:
             self._mode = Threaded() if real and not virtual else Inline()
         return isinstance(self._mode, Threaded)
 
-    async def _rest(self) -> None:
-        """Sleep until something that is pending is overdue, or until someone wakes us."""
+    async def _rest(self) -> bool:
+        """Sleep until there is something to do, and return True; or until the reasons to wake have changed."""
         log = self.log
-        if log.pending_count and self._flight is None:
-            self._looks_in = GATHER_S if log.pending_durable else BUFFERED_S
+        if self._simulated is not None:
+            return True
+        # Whoever appends has mostly taken it to the disk before we get to look; so while records come we look now and then,
+        # instead of being woken for each.
+        busy = self._seen != log.last
+        self._seen = log.last
+        if log.pending_durable or (busy and log.level == "fsync" and not log.pending_count):
+            self._looks_in = GATHER_S
+        elif log.pending_count:
+            self._looks_in = BUFFERED_S
         elif log.degraded:
             self._looks_in = RESUME_S
-        with trio.move_on_after(self._looks_in):
+        else:
+            self._looks_in = math.inf
+        with trio.move_on_after(self._looks_in) as scope:
             await self._wake.wait()
-        self._wake = trio.Event()
-        self._looks_in = math.inf
+            self._wake = trio.Event()
+        return scope.cancelled_caught
 
     async def _work(self) -> None:
         """What must be done now: fly a simulated sync, send what nobody waits for, look for space."""
@@ -260,30 +266,62 @@ class JournalWriter:
 
     # -- flights
 
-    def _send(self, *, alone: bool = False) -> None:
-        """Send what is pending to the disk. `alone`: one task waits, and nobody else; it may hold the event loop for a moment."""
+    async def _lead(self, seq: int) -> None:
+        """The first that waits sends for all."""
+        if self._thread is None or self._crowd > 1:
+            # Others wait too, of late: let all who can run append before the batch is closed.
+            self._gathering = True
+            try:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            finally:
+                self._gathering = False
+            if self._is_idle() and seq > self.log.durable:
+                self._send()
+            return
+        flight = self._depart()
+        if flight is None:
+            return
+        try:
+            # The turn of the scheduler that we owe the others costs nothing while the disk is busy.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        finally:
+            if not self._waiting and self._hold(flight):
+                self._held += 1
+                self._land(flight)
+            else:
+                self._follow(flight)
+
+    def _send(self) -> None:
+        """Send what is pending to the disk; whoever waits for it is woken when it is there."""
+        flight = self._depart()
+        if flight is not None:
+            self._follow(flight)
+
+    def _depart(self) -> Flight | None:
+        """Begin to commit what is pending. The flight that is returned must be followed; None when it has ended, or needs no care."""
         batch = self.log.take()
         if batch is None:
-            return
+            return None
         self._batches += 1
         self._records += batch.count
         flight = self._flight = Flight(batch.last)
-        if self._thread is None:
-            if self._token is not None and isinstance(self._mode, Inline) and self._mode.latency is not None:
-                self._simulated = batch
-                self._wake_runner()
-            else:
-                self._commit_here(batch, flight)
-            return
-        self._thread.submit(functools.partial(self.log.commit, batch), flight)
-        if alone and self._hold(flight):
-            self._held += 1
-            self._land(flight)
-        elif not flight.tell(functools.partial(self._tell_landed, flight)):
+        if self._thread is not None:
+            self._thread.submit(functools.partial(self.log.commit, batch), flight)
+            return flight
+        if self._token is not None and isinstance(self._mode, Inline) and self._mode.latency is not None:
+            self._simulated = batch
+            self._wake_runner()
+        else:
+            self._commit_here(batch, flight)
+        return None
+
+    def _follow(self, flight: Flight) -> None:
+        """Have the flight landed when it has ended."""
+        if not flight.tell(functools.partial(self._tell_landed, flight)):
             self._land(flight)
 
     def _hold(self, flight: Flight) -> bool:
-        """Wait in place for a disk that has been fast lately; returns whether the flight has landed."""
+        """Wait in place for a disk that has been fast lately; returns whether the flight has ended."""
         assert isinstance(self._mode, Threaded)
         hold_s = self._mode.hold_s
         # The best of the last few: one slow sync says little, four of them that this disk is slow.
@@ -314,6 +352,7 @@ class JournalWriter:
             return
         if self.log.degraded is not self._degraded:
             self._tell_degraded()
+        self._crowd = len(self._waiting)
         if self._waiting:
             durable = self.log.durable
             waiting, self._waiting = self._waiting, []
