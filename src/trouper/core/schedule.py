@@ -31,7 +31,11 @@ from trouper.core.lifecycle import Table, move
 from trouper.core.messages import Json
 
 __all__ = [
+    "CLAIMS_MAX",
+    "COUNT_MAX",
     "FIRE_TRANSITIONS",
+    "RUNS_MAX",
+    "SETTLED_MAX",
     "TRANSITIONS",
     "ActOnFire",
     "AwaitDue",
@@ -434,18 +438,24 @@ def _claim(schedule: Schedule, at: float, limits: ScheduleLimits) -> tuple[Sched
         return (ScheduleRebased(schedule.id, next_fire(schedule.when, at), at),)
     if first > at:
         return ()
-    wanted = newest_fires(schedule.when, first, at, limits.catch_up if schedule.missed == "all" else 1)
+    following = next_fire(schedule.when, first)
+    wanted: tuple[float, ...]
+    if following is None or following > at:  # As a rule there is just one.
+        wanted, total, next_at = (first,), 1, following
+    else:
+        wanted = newest_fires(schedule.when, first, at, limits.catch_up if schedule.missed == "all" else 1)
+        total = count_fires(schedule.when, first, at, COUNT_MAX + len(wanted))
+        next_at = next_fire(schedule.when, at)
+    exact = total < COUNT_MAX + len(wanted)
     if schedule.missed == "skip":
         wanted = tuple(due for due in wanted if at - due <= limits.missed_after_s)
     room = CLAIMS_MAX - len(schedule.claims)
     claimed = wanted[-room:] if room > 0 else ()
-    next_at = next_fire(schedule.when, at)
-    total = count_fires(schedule.when, first, at, COUNT_MAX + len(claimed))
     skipped = total - len(claimed)
     events: list[ScheduleEvent] = []
     if skipped:
         reason: Literal["missed", "busy"] = "busy" if len(claimed) < len(wanted) else "missed"
-        events.append(ScheduleFiresSkipped(schedule.id, skipped, skipped < COUNT_MAX, first, reason, next_at, at))
+        events.append(ScheduleFiresSkipped(schedule.id, skipped, exact, first, reason, next_at, at))
     events += [
         ScheduleFireClaimed(schedule.id, schedule.fires + number, due, next_at, at)
         for number, due in enumerate(claimed, start=1)
