@@ -24,6 +24,7 @@ from trouper.journal.opening import open_log
 from trouper.journal.reader import Reader, open_reader
 from trouper.journal.segment import Damage, RawRecord
 from trouper.journal.snapshots import Snapshot
+from trouper.journal.verify import Report, verify
 
 __all__ = [
     "Batch",
@@ -51,8 +52,10 @@ __all__ = [
     "RawRecord",
     "Reader",
     "Recovery",
+    "Report",
     "Snapshot",
     "Torn",
     "open_log",
     "open_reader",
+    "verify",
 ]

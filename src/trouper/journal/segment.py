@@ -284,7 +284,8 @@ def judge_tail(file: File, path: str, scan: Scan, size: int, known: tuple[str, .
             continue
         records += 1
         streams[stream_of(line.payload)] = None
-        if index == 0 and line.first != expected and crc32(line.payload, scan.checksum) != line.checksum:
+        in_place = index == 0 and not raw.startswith(b"\0")
+        if in_place and line.first != expected and crc32(line.payload, scan.checksum) != line.checksum:
             reason = reason or f"record {line.first} stands where {expected} belongs"
         elif line.barrier and line.first > expected:
             reason = reason or f"{scan.problem}, before record {line.first}, which was written after a sync"

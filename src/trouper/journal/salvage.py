@@ -1,0 +1,185 @@
+"""Walking a journal that may be damaged: every good record, and an explicit gap wherever some are wrong or gone.
+
+`verify` counts what this finds, `repair` writes it down. A gap ends at the next record that is known to be good: one whose checksum follows
+from the one before it. The first whole record behind unreadable bytes has nothing to follow from; it is taken if its JSON is whole, and the gap
+names it as unverified.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import attrs
+
+from trouper.journal._errors import JournalDamaged
+from trouper.journal.disk import File
+from trouper.journal.format import is_gap, parse_line, stream_of
+from trouper.journal.reader import Reader, look_inside
+from trouper.journal.segment import Damage, Scan, Segment, judge_tail, scan_segment
+
+
+@attrs.frozen
+class Gap:
+    """Records `first` to `last` are wrong or gone; `damage` says where and why. `last` is `first - 1` if none is known to be missing."""
+
+    first: int
+    last: int
+    damage: Damage
+    #: The record behind the gap, if nothing vouches for it.
+    unverified: int | None = None
+
+
+@attrs.frozen
+class TornTail:
+    """What a crash left at the end of the live segment: no damage, and no record."""
+
+    file: str
+    offset: int
+    size: int
+
+
+Found = list[tuple[int, bytes]] | Gap | TornTail
+
+
+class Salvage:
+    """One walk over all segments. `last` and `checksum` are those of the last good record; `segments` and `bytes` count what was read."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.last = 0
+        self.checksum = 0
+        self.segments = 0
+        self.bytes = 0
+
+    def walk(self) -> Iterator[Found]:
+        parts = self._reader.layout().parts
+        pending: Damage | None = None
+        for index, part in enumerate(parts):
+            if isinstance(part, Damage):
+                # Which records it cost shows at the next segment that can be read.
+                pending = pending or part
+                continue
+            self.segments += 1
+            if part.header.first > self.last + 1 or pending is not None:
+                damage = pending or Damage(
+                    part.path, 0, f"records {self.last + 1} to {part.header.first - 1} are missing"
+                )
+                yield self._gap_until(part.header.first - 1, damage)
+                pending = None
+                self.checksum = part.header.previous
+            elif part.header.first <= self.last:
+                yield Gap(
+                    self.last + 1,
+                    self.last,
+                    Damage(part.path, 0, f"the segment repeats records from {part.header.first}"),
+                )
+            is_last = not any(isinstance(later, Segment) for later in parts[index + 1 :])
+            yield from self._segment(part, is_last=is_last)
+        if pending is not None:
+            yield Gap(self.last + 1, self.last, pending)
+
+    def _gap_until(self, last: int, damage: Damage) -> Gap:
+        gap = Gap(self.last + 1, max(last, self.last), damage)
+        self.last = gap.last
+        return gap
+
+    def _segment(self, segment: Segment, *, is_last: bool) -> Iterator[Found]:
+        if segment.archive == "" and segment.footer is not None:
+            # Dropped on purpose.
+            self.last, self.checksum = segment.footer.last, segment.footer.checksum
+            return
+        try:
+            file = self._reader.open_segment(segment)
+        except JournalDamaged as error:
+            assert segment.footer is not None
+            damage = Damage(error.facts["file"], 0, error.facts["reason"], segment.footer.streams)
+            yield self._gap_until(segment.footer.last, damage)
+            self.checksum = segment.footer.checksum
+            return
+        try:
+            if segment.archive:
+                inner = look_inside(file, segment)
+                if isinstance(inner, Damage):
+                    yield Gap(self.last + 1, self.last, inner)
+                    return
+                segment = inner
+            self.bytes += segment.size
+            yield from self._records(file, segment, is_last=is_last)
+        finally:
+            file.close()
+
+    def _records(self, file: File, segment: Segment, *, is_last: bool) -> Iterator[Found]:
+        scan = scan_segment(file, segment)
+        footer = segment.footer
+        while True:
+            for block in scan.blocks():
+                self.last, self.checksum = block[-1][0], scan.checksum
+                yield block
+            self.last, self.checksum = max(self.last, scan.last), scan.checksum
+            if scan.problem is None:
+                break
+            if footer is None and is_last:
+                tail = judge_tail(file, segment.path, scan, segment.size, ())
+                if tail.damage is None:
+                    yield TornTail(segment.path, tail.offset, tail.size)
+                    return
+            found = self._resume(file, segment, scan)
+            if found is None:
+                damage = Damage(segment.path, scan.offset, scan.problem, footer.streams if footer is not None else ())
+                yield self._gap_until(footer.last if footer is not None else self.last, damage)
+                if footer is not None:
+                    self.checksum = footer.checksum
+                return
+            gap, taken, scan = found
+            yield gap
+            self.last = gap.last
+            if taken:
+                self.last = taken[-1][0]
+                yield taken
+        if footer is not None and (scan.last, scan.checksum) != (footer.last, footer.checksum):
+            damage = Damage(segment.path, scan.offset, "the records end before the footer says", footer.streams)
+            yield self._gap_until(footer.last, damage)
+            self.checksum = footer.checksum
+
+    def _resume(self, file: File, segment: Segment, scan: Scan) -> tuple[Gap, list[tuple[int, bytes]], Scan] | None:
+        """Behind a bad place: the gap, what can be taken without proof, and a scan from where the chain holds again."""
+        size = segment.records_end
+        rest = file.pread(size - scan.offset, scan.offset)
+        position = 0
+        streams: dict[str, None] = {}
+        while (cut := rest.find(b"\n", position)) >= 0:
+            raw = rest[position:cut]
+            start = position
+            position = cut + 1
+            line = parse_line(raw.lstrip(b"\0"))
+            if line is None or line.first <= scan.last:
+                continue
+            after = Scan(file, scan.offset + position, size, line.last, line.checksum)
+            if start == 0:
+                # The bad line itself has form: only its checksum can be trusted, and only if the next one follows from it.
+                if next(after.blocks(), None) is None:
+                    continue
+                gap = Gap(scan.last + 1, line.last, self._damage(segment, scan, {stream_of(line.payload): None}))
+                again = Scan(file, scan.offset + position, size, line.last, line.checksum)
+                return gap, [], again
+            streams[stream_of(line.payload)] = None
+            if not _is_json(line.payload) or is_gap(line.payload):
+                continue
+            gap = Gap(scan.last + 1, line.first - 1, self._damage(segment, scan, streams), unverified=line.last)
+            return gap, [(line.last, line.payload)], after
+        return None
+
+    def _damage(self, segment: Segment, scan: Scan, streams: dict[str, None]) -> Damage:
+        names = (
+            segment.footer.streams if segment.footer is not None else tuple(sorted(name for name in streams if name))
+        )
+        return Damage(segment.path, scan.offset, scan.problem or "damaged", names)
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        json.loads(payload)
+    except ValueError:
+        return False
+    return True
