@@ -59,7 +59,8 @@ class Armed:
     after: bool = False
 
     def takes(self, operation: str, path: str) -> bool:
-        if self.left == 0 or self.operation not in ("*", operation) or not fnmatch.fnmatchcase(path, self.path):
+        wanted = operation in CHANGING if self.operation == "*" else operation == self.operation
+        if self.left == 0 or not wanted or not fnmatch.fnmatchcase(path, self.path):
             return False
         if self.skip:
             self.skip -= 1

@@ -202,7 +202,7 @@ class CrashDisk:
     ) -> None:
         """Let the `nth` call of `operation` from now on fail with this errno, and the `times - 1` that follow (None: for ever).
 
-        `path` is a pattern as for a shell, where `*` crosses slashes. With `after`, the call does its work and then reports the error.
+        `"*"` is any call that changes the disk. `path` is a pattern as for a shell, where `*` crosses slashes. With `after`, the call does its work and then reports the error.
         A failed sync leaves what it covered uncertain for ever, as the kernel does.
         """
         self._machine.armed.append(Armed(operation, path, nth - 1, times, error=error, after=after))
@@ -460,14 +460,11 @@ class CrashFile:
             self._check_open()
             self._inode.sync()
 
-    def is_named(self, path: str) -> bool:
-        """Whether `path` is a name of this very file; false once it was deleted or replaced."""
-        with self._disk._call("is_named", path):
+    def is_named(self) -> bool:
+        """Whether any name still leads to this file."""
+        with self._disk._call("is_named", self.path):
             self._check_open()
-            try:
-                return self._disk._inode(path) is self._inode
-            except (FileNotFoundError, NotADirectoryError):
-                return False
+            return any(inode is self._inode for _, inode in self._disk._walk())
 
     def close(self) -> None:
         """Close it, once or again. Like any process's end, that of this one closes it too, so this never fails."""

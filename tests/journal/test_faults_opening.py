@@ -1,0 +1,326 @@
+"""Places that are no journal to write to: each is refused by name, with the remedy, and not a byte on the disk changes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+from journal_workload import ROOT, entry, ids_of, open_small
+
+from trouper.journal import (
+    JournalError,
+    JournalFull,
+    JournalLocked,
+    JournalNotADirectory,
+    JournalNotFound,
+    JournalReadOnly,
+    JournalTooNew,
+    JournalUnreadable,
+    open_log,
+    open_reader,
+)
+from trouper.journal.format import VERSION, Header, segment_name
+from trouper.testing import CrashDisk, Fate
+
+
+def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
+    """Every path below with its mode and content."""
+    return {
+        str(path.relative_to(root)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else None)
+        for path in sorted(root.rglob("*"))
+    }
+
+
+@contextmanager
+def unchanged(root: Path) -> Iterator[None]:
+    before = tree(root)
+    yield
+    assert tree(root) == before
+
+
+def written(root: Path, records: int = 3) -> None:
+    log = open_log(root)
+    for number in range(records):
+        log.append(entry(number))
+    log.close()
+
+
+def check_message(error: JournalError, subject: object, remedy: str) -> None:
+    assert repr(str(subject)) in str(error)
+    assert remedy in str(error)
+    assert error.facts["root"] == str(subject)
+    assert error.exit_code != 0
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_journal_that_is_a_file(tmp_path: Path, read_only: bool) -> None:
+    place = tmp_path / "journal"
+    place.write_bytes(b"not a directory")
+    with unchanged(tmp_path), pytest.raises(JournalNotADirectory) as caught:
+        open_log(place, read_only=read_only)
+    check_message(caught.value, place, "directory")
+    with unchanged(tmp_path), pytest.raises(JournalNotADirectory):
+        open_reader(place)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_journal_below_a_file(tmp_path: Path, read_only: bool) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    place = tmp_path / "file" / "a" / "journal"
+    with unchanged(tmp_path), pytest.raises(JournalNotADirectory) as caught:
+        open_log(place, read_only=read_only)
+    check_message(caught.value, place, "directory")
+
+
+def test_a_journal_that_is_a_dangling_link(tmp_path: Path) -> None:
+    place = tmp_path / "journal"
+    place.symlink_to(tmp_path / "nowhere")
+    with unchanged(tmp_path), pytest.raises(JournalError) as caught:
+        open_log(place)
+    assert repr(str(place)) in str(caught.value)
+
+
+def test_no_journal_to_read(tmp_path: Path) -> None:
+    place = tmp_path / "journal"
+    with unchanged(tmp_path), pytest.raises(JournalNotFound) as caught:
+        open_log(place, read_only=True)
+    check_message(caught.value, place, "check the path")
+    (tmp_path / "empty").mkdir()
+    with unchanged(tmp_path), pytest.raises(JournalNotFound):
+        open_reader(tmp_path / "empty")
+
+
+UNREADABLE = {
+    "directory": ("list_dir", ROOT),
+    "segment": ("open_read", "*/segment-00000001.log"),
+    "lock": ("lock", "*/lock"),
+    "creating": ("create", "*"),
+    "parent": ("is_dir", "*"),
+}
+
+
+@pytest.mark.parametrize(("operation", "path"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_journal_that_this_user_may_not_touch(operation: str, path: str) -> None:
+    """EACCES wherever it comes from: the owner is asked for, and nothing changes."""
+    disk = CrashDisk()
+    log = open_small(disk)
+    log.append(entry(0))
+    log.close()
+    before = without_lock(disk)
+    disk.fail(operation, errno.EACCES, path=path, times=None)  # type: ignore[arg-type]
+    with pytest.raises(JournalUnreadable) as caught:
+        open_small(disk)
+    check_message(caught.value, ROOT, "owner")
+    assert disk.open_files == ()
+    assert without_lock(disk) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_journal_of_another_user(tmp_path: Path) -> None:
+    """The real thing: another uid, modes 0700 and 0600 (J8)."""
+    tmp_path.chmod(0o755)
+    for parent in (tmp_path.parent, tmp_path.parent.parent):
+        if not os.access(parent, os.X_OK) or parent.stat().st_mode & 0o5 != 0o5:
+            pytest.skip("the directory for tests is closed to other users")
+    place = tmp_path / "journal"
+    written(place)
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in place.iterdir() if path.is_file()} == {0o600}
+    program = (
+        # Imported first: another user may not be able to read the place where the package lies.
+        "from trouper.journal import open_log, JournalUnreadable\n"
+        "import os, sys; os.setgid(65534); os.setuid(65534)\n"
+        "try:\n    open_log(sys.argv[1])\n"
+        "except JournalUnreadable as error:\n    print(error)\n"
+    )
+    with unchanged(tmp_path):
+        done = subprocess.run([sys.executable, "-c", program, str(place)], capture_output=True, text=True, check=False)
+    assert repr(str(place)) in done.stdout, done.stderr
+    assert "owner" in done.stdout
+
+
+def without_lock(disk: CrashDisk) -> dict[str, bytes | None]:
+    return {path: content for path, content in disk.tree().items() if not path.endswith("/lock")}
+
+
+def test_a_new_journal_on_a_full_disk() -> None:
+    disk = CrashDisk(capacity=0)
+    with pytest.raises(JournalFull) as caught:
+        open_small(disk)
+    check_message(caught.value, ROOT, "space")
+    assert disk.open_files == ()
+    assert [path for path, content in disk.tree().items() if content] == []
+    disk.capacity = None
+    log = open_small(disk)
+    log.append(entry(0))
+    log.sync()
+    assert ids_of(log) == ["e0"]
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("leaving", [0, 10, 200, 1000])
+def test_a_journal_on_a_full_disk_opens_degraded_by_giving_up_its_reserve(closed: bool, leaving: int) -> None:
+    """J11: the reserve is for this: what was running can be ended and recorded; new work is refused."""
+    disk = CrashDisk()
+    log = open_small(disk)
+    for number in range(5):
+        log.append(entry(number))
+        log.sync()
+    if closed:
+        log.close()
+    else:
+        log.abandon()
+    disk.fill(leaving=leaving)
+    again = open_small(disk)
+    assert again.refusal is None
+    assert again.degraded
+    assert ids_of(again) == [f"e{n}" for n in range(5)]
+    with pytest.raises(JournalFull):
+        again.append(attrs.evolve(entry(5), opens=True))
+    again.append(entry(5))
+    again.sync()
+    again.abandon()
+    assert ids_of(open_small(disk.crash(Fate.DROPPED))) == [f"e{n}" for n in range(6)]
+
+
+def test_a_journal_on_a_full_disk_without_a_reserve_is_refused_unchanged() -> None:
+    disk = CrashDisk()
+    log = open_small(disk)
+    log.append(entry(0))
+    log.close()
+    disk.unlink(f"{ROOT}/reserve")
+    disk.fill()
+    before = without_lock(disk)
+    with pytest.raises(JournalFull) as caught:
+        open_small(disk)
+    check_message(caught.value, ROOT, "space")
+    assert without_lock(disk) == before
+    assert disk.open_files == ()
+    disk.capacity = None
+    assert ids_of(open_small(disk)) == ["e0"]
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("which", ["only", "last"])
+def test_a_journal_of_a_newer_version_opens_for_reading_only(tmp_path: Path, which: str, closed: bool) -> None:
+    """J14."""
+    place = tmp_path / "journal"
+    log = open_log(place, segment_bytes=4096)
+    records = 3 if which == "only" else 60
+    for number in range(records):
+        log.append(entry(number, body=b'"%b"' % (b"v" * 100)))
+        log.sync()
+    if closed:
+        log.close()
+    else:
+        log.abandon()
+    segment = max(place.glob("segment-*.log"))
+    assert (segment.name == segment_name(1)) is (which == "only")
+    line, rest = segment.read_bytes().split(b"\n", 1)
+    header = Header.decode(line)
+    assert header is not None
+    newer = attrs.evolve(header, version=VERSION + 1).encode()
+    assert len(newer) == len(line) + 1  # So that a footer still stands where its trailer says.
+    segment.write_bytes(newer + rest)
+    with unchanged(tmp_path):
+        again = open_log(place)
+        assert isinstance(again.refusal, JournalTooNew)
+        check_message(again.refusal, place, "upgrade")
+        assert again.refusal.facts["version"] == VERSION + 1
+        with pytest.raises(JournalTooNew):
+            again.append(entry(99))
+        assert len(list(again.records())) == records
+        again.close()
+
+
+def test_a_journal_that_a_live_process_writes(tmp_path: Path) -> None:
+    """J9: a second process is refused before it changes anything; the message names the owner."""
+    place = tmp_path / "journal"
+    program = (
+        "import sys; from trouper.journal import open_log\n"
+        "log = open_log(sys.argv[1]); print('open', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdin is not None
+        assert owner.stdout.readline() == "open\n"
+        with unchanged(tmp_path), pytest.raises(JournalLocked) as caught:
+            open_log(place)
+        check_message(caught.value, place, "another directory")
+        assert caught.value.facts["pid"] == owner.pid
+        assert str(owner.pid) in str(caught.value)
+        with unchanged(tmp_path):
+            open_log(place, read_only=True).close()
+        owner.stdin.close()
+        owner.wait()
+    log = open_log(place)
+    assert log.refusal is None
+    log.close()
+
+
+def test_a_lock_file_that_says_nothing_still_locks() -> None:
+    disk = CrashDisk()
+    disk.make_dirs(ROOT)
+    disk.lock(f"{ROOT}/lock", "")
+    with pytest.raises(JournalLocked) as caught:
+        open_small(disk.process())
+    assert caught.value.facts["pid"] is None
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_journal_on_a_read_only_file_system(exists: bool) -> None:
+    disk = CrashDisk()
+    if exists:
+        log = open_small(disk)
+        log.append(entry(0))
+        log.close()
+    disk.read_only = True
+    before = disk.tree()
+    if exists:
+        reading = open_small(disk)
+        assert isinstance(reading.refusal, JournalReadOnly)
+        check_message(reading.refusal, ROOT, "writable")
+        assert ids_of(reading) == ["e0"]
+    else:
+        with pytest.raises(JournalReadOnly) as caught:
+            open_small(disk)
+        check_message(caught.value, ROOT, "writable")
+    assert disk.tree() == before
+    assert disk.open_files == ()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENFILE])
+@pytest.mark.parametrize(
+    "operation", ["create", "write", "sync", "rename", "sync_dir", "lock", "list_dir", "open_read", "pread"]
+)
+def test_whatever_fails_while_opening_is_a_named_error(operation: str, error: int) -> None:
+    disk = CrashDisk()
+    log = open_small(disk)
+    log.append(entry(0))
+    log.sync()
+    log.abandon()
+    disk.fail(operation, error)  # type: ignore[arg-type]
+    with pytest.raises(JournalError) as caught:
+        open_small(disk)
+    assert repr(ROOT) in str(caught.value)
+    assert disk.open_files == ()
+    disk.heal()
+    assert ids_of(open_small(disk.crash(Fate.DROPPED))) == ["e0"]
+
+
+def test_an_owner_that_is_not_a_number_is_not_believed() -> None:
+    disk = CrashDisk()
+    disk.make_dirs(ROOT)
+    disk.lock(f"{ROOT}/lock", json.dumps({"pid": "x"}))
+    with pytest.raises(JournalLocked, match="another process"):
+        open_small(disk.process())
