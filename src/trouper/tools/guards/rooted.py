@@ -251,11 +251,10 @@ class RootedFiles:
 
     # -- the way in ----------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def directory(self, path: str = ".") -> Iterator[int]:
-        """A directory of the tree, open: for a command that is to run there."""
-        with self._directory(parse_path(path), create=path in ("", ".")) as descriptor:
-            yield descriptor
+    def open_directory(self, path: str = ".") -> int:
+        """A directory of the tree, open: for a command that is to run there. The caller closes it."""
+        with self._directory(parse_path(path)) as descriptor:
+            return os.dup(descriptor)
 
     @contextmanager
     def _directory(self, parts: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
