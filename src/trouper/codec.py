@@ -29,6 +29,9 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 from trouper._errors import WorldError
 from trouper.core import commands, events
 from trouper.core.messages import Json, Part
+from trouper.core.notification import NotificationCommand, NotificationEvent
+from trouper.core.schedule import ScheduleCommand, ScheduledMessage, ScheduledRun, ScheduleEvent, When
+from trouper.core.task_events import TaskCommand, TaskEvent
 
 VERSION = 1
 
@@ -103,6 +106,8 @@ def _register_tagged(union: Any, tag: str) -> None:
 
 
 _register_tagged(Part, "part")
+_register_tagged(ScheduledRun | ScheduledMessage, "act")
+_register_tagged(When, "when")
 
 _EVENTS: dict[str, type] = {}
 _COMMANDS: dict[str, type] = {}
@@ -122,6 +127,9 @@ def members(union: Any) -> tuple[type, ...]:
 
 
 register(members(events.TurnEvent), members(commands.TurnCommand))
+register(members(TaskEvent), members(TaskCommand))
+register(members(NotificationEvent), members(NotificationCommand))
+register(members(ScheduleEvent), members(ScheduleCommand))
 
 _event_writers: dict[type, Callable[[Any], dict[str, Any]]] = {}
 _event_readers: dict[str, tuple[Callable[[Any, Any], Any], type]] = {}

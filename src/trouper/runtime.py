@@ -30,6 +30,7 @@ from trouper.core.ids import CallId, check_name
 from trouper.core.messages import NO_USAGE, Fault, Usage
 from trouper.core.session import State
 from trouper.core.settings import Budget, Limits
+from trouper.core.task_record import Owner
 from trouper.journal import Disk, Level, Log, Recovery, open_log
 from trouper.journal.format import is_gap
 from trouper.models.protocol import Model
@@ -82,6 +83,7 @@ class Runtime:
         self.writer = writer
         self.environment = environment
         self.epoch = log.epoch
+        self.owner = Owner(environment.ids.new("instance_"), os.getpid(), environment.now())
         self._log = log
         self._supervisor = supervisor
         self._outfit = outfit
@@ -215,6 +217,9 @@ class Runtime:
 
     def keep_output(self, session: str, call: CallId, shaped: Shaped) -> str | None:
         return None
+
+    def active_runs(self) -> int:
+        return sum(actor.state.tasks.active for actor in self._actors.values())
 
     def over_budget(self) -> Fault | None:
         cap, used = self._budget.tokens, self._usage.total or 0

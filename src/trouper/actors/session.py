@@ -8,6 +8,7 @@ resuming after a crash are all this one path.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -28,10 +29,13 @@ from trouper.actors.request import Reply, Request
 from trouper.actors.sink import LiveSink
 from trouper.actors.structured import mismatch
 from trouper.actors.tool_call import run_tool
-from trouper.core import compaction
+from trouper.core import compaction, task_text
 from trouper.core.calls import Preparation
 from trouper.core.commands import (
+    ActFire,
     Close,
+    Command,
+    DeliverDue,
     DeliverFault,
     DeliverReply,
     DeliverResult,
@@ -43,17 +47,20 @@ from trouper.core.commands import (
     NoteRetry,
     OpenSession,
     Recover,
-    TurnCommand,
+    SpillCall,
 )
 from trouper.core.decisions import step
 from trouper.core.events import TurnStarted
 from trouper.core.history import repaired
-from trouper.core.ids import CallId
+from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.live import LiveEvent
 from trouper.core.messages import Fault, Json, Message, Outcome, Text, ToolSpec
+from trouper.core.notification import DeliverBatch
+from trouper.core.schedule import ActOnFire, AwaitDue, ClaimFires, ScheduledRun
 from trouper.core.session import (
     AwaitApproval,
     AwaitDeadline,
+    AwaitInlineBudget,
     CallModel,
     Phase,
     RunCall,
@@ -64,6 +71,9 @@ from trouper.core.session import (
     outstanding,
 )
 from trouper.core.settings import Budget, Limits, TurnOptions
+from trouper.core.task import AwaitTaskStopped, RunTask
+from trouper.core.task_events import EndTask
+from trouper.core.task_record import NewTask, Owner, TaskLimits
 from trouper.core.values import changed
 from trouper.journal import Entry, JournalFull
 from trouper.models.protocol import Model, ModelRequest
@@ -75,6 +85,10 @@ from trouper.tools.registry import Registry
 
 logger = logging.getLogger("trouper.session")
 
+#: Runs that end within this time of each other are told to the model together.
+_GATHER_S = 0.1
+_RETELL_MAX_S = 60.0
+_LOOK_AT_CLOCK_S = 60.0
 #: Commands that are worth nothing after a crash of the machine: written, but nobody waits for the disk (J1).
 _BUFFERED = (NoteProgress, NoteRetry)
 #: What starts new work, and is refused while the disk is full (J11).
@@ -138,6 +152,13 @@ class Ground(Protocol):
 
     def over_budget(self) -> Fault | None:
         """Why no session of this runtime may ask a model any more, if so."""
+
+    @property
+    def owner(self) -> Owner:
+        """This process, as the owner of the runs that it starts."""
+
+    def active_runs(self) -> int:
+        """How many background runs hold a permit now, in all sessions."""
 
 
 class Running:
@@ -221,15 +242,37 @@ class SessionActor:
 
     async def _begin(self) -> None:
         """First of all close what a dead process left open, or come into being."""
-        command: TurnCommand
+        command: Command
         if self.state.phase is Phase.NEW:
             command = OpenSession(self.session, self._now(), self.system, self.parent)
         else:
-            command = Recover(self._now(), resume=self.outfit.limits.on_restart == "resume")
+            command = self._recovery()
         with trio.CancelScope(shield=True):
             await self._handle([(command, None)])
 
-    async def _handle(self, batch: list[tuple[TurnCommand | None, Reply[Any] | None]]) -> None:
+    def _recovery(self) -> Recover:
+        return Recover(
+            self._now(),
+            resume=self.outfit.limits.on_restart == "resume",
+            owner=self.ground.owner,
+            reattachable=tuple(
+                task.id for task in self.state.tasks.live.values() if self._can_reattach(task.about.tool)
+            ),
+            active_in_runtime=max(1, self.ground.active_runs()),
+            task_limits=self._task_limits(),
+        )
+
+    def _can_reattach(self, name: str) -> bool:
+        tool = self.outfit.registry.get(name)
+        return tool is not None and tool.supports_background and tool.side_effect != "at_most_once"
+
+    def _task_limits(self) -> TaskLimits:
+        limits = self.outfit.limits
+        return TaskLimits(
+            per_session=limits.runs_per_session, per_runtime=limits.runs_per_runtime, grace_s=limits.grace_s
+        )
+
+    async def _handle(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> None:
         """Decide on each command in turn, journal all of it, wait for the disk once, and only then let anybody know."""
         state, seq = self.state, self.next_seq
         records: list[codec.Record] = []
@@ -282,7 +325,7 @@ class SessionActor:
         entry = Entry(self.session, record.id, head, body, durable, kind.__name__ in _OPENING)
         return self.ground.writer.append(entry), durable
 
-    def _completed(self, command: TurnCommand) -> TurnCommand:
+    def _completed(self, command: Command) -> Command:
         """An end that comes from outside takes along what the model has said so far, which only we know."""
         if self._call is not None and isinstance(command, Interrupt | EndTurn | Close) and command.partial is None:
             return changed(command, partial=self._call.draft.partial())
@@ -332,10 +375,12 @@ class SessionActor:
         return tuple(cancelled)
 
     async def _run_work(self, work: Work, running: Running) -> None:
-        command: TurnCommand | None = None
+        command: Command | None = None
         try:
             with running.scope:
                 command = await self._perform(work)
+            if running.scope.cancelled_caught:
+                command = self._stopped(work)
         finally:
             running.end()
         if command is not None:
@@ -343,7 +388,7 @@ class SessionActor:
             assert self._ref is not None
             await self._ref.send(command)
 
-    async def _perform(self, work: Work) -> TurnCommand | None:
+    async def _perform(self, work: Work) -> Command | None:
         match work:
             case CallModel(turn, step_number):
                 return await self._call_model(turn, step_number)
@@ -361,7 +406,127 @@ class SessionActor:
                 await trio.sleep(max(0.0, expires_at - self._now()))
                 return Deny(call_id, self._now(), "Nobody answered in time.")
 
-    async def _call_model(self, turn: int, step_number: int) -> TurnCommand:
+            case AwaitInlineBudget(call_id, budget_s):
+                await trio.sleep(budget_s)
+                return SpillCall(
+                    call_id,
+                    TaskId(self.ground.environment.ids.new("task_")),
+                    self.ground.owner,
+                    self._now(),
+                    round(budget_s * 1000),
+                    self.ground.active_runs(),
+                    self._task_limits(),
+                )
+            case DeliverBatch():
+                await self._wait_deliverable(work)
+                return DeliverDue(self._now(), self.outfit.turn_options())
+            case AwaitDue(at=at):
+                await self._sleep_until(at)
+                return ClaimFires(self._now())
+            case ActOnFire():
+                return self._fire(work)
+            case RunTask(task_id, attempt):
+                return await self._run_task(task_id, attempt)
+            case AwaitTaskStopped(task_id, attempt, at):
+                await self._sleep_until(at)
+                return EndTask(
+                    task_id, attempt, "cancelled", self._now(), summary="Cancelled; it did not stop in time."
+                )
+
+    def _stopped(self, work: Work) -> Command | None:
+        """A run that was cancelled says so itself, at once: nobody has to wait for its grace period to end (B5)."""
+        match work:
+            case RunTask(task_id, attempt):
+                found = self.state.tasks.live.get(task_id)
+            case RunCall(call):
+                attempt = 1
+                live = self.state.tasks.live.values()
+                found = next((t for t in live if t.about.kind == "tool" and t.about.origin_call == call.id), None)
+            case _:
+                return None
+        if found is None or found.cancel_requested_at is None:
+            return None
+        summary = task_text.summary_text(found.about, "cancelled", None)
+        return EndTask(found.id, attempt, "cancelled", self._now(), summary=summary)
+
+    async def _sleep_until(self, at: float) -> None:
+        """Until the wall clock says so. It may be set meanwhile, so look at it every now and then."""
+        while (left := at - self._now()) > 0:  # noqa: ASYNC110 - there is no event for a clock that is set
+            await trio.sleep(min(left, _LOOK_AT_CLOCK_S))
+
+    async def _wait_deliverable(self, work: DeliverBatch) -> None:
+        """Let what ends together be told together; after a failure wait longer and longer (B14, B15)."""
+        pending = self.state.notifications.pending
+        tried = max((pending[id].attempts for id in work.ids if id in pending), default=0)
+        await trio.sleep(_GATHER_S if not tried else min(_RETELL_MAX_S, 2.0**tried))
+
+    def _fire(self, work: ActOnFire) -> ActFire:
+        action = work.action
+        new: NewTask | None = None
+        refusal = ""
+        if isinstance(action, ScheduledRun):
+            tool = self.outfit.registry.get(action.tool)
+            if tool is None or not tool.supports_background:
+                refusal = f"the tool {action.tool!r} is not there, or cannot run in the background"
+            else:
+                ids = self.ground.environment.ids
+                new = task_text.spawned_task(
+                    TaskId(ids.new("task_")),
+                    ids.new("bg_"),
+                    SessionId(self.session),
+                    None,
+                    action.tool,
+                    action.arguments,
+                    reattachable=tool.side_effect != "at_most_once",
+                    title=action.title,
+                    signal_on_completion=action.signal_on_completion,
+                )
+        return ActFire(
+            work.schedule_id,
+            work.fire,
+            self._now(),
+            new,
+            self.ground.owner,
+            refusal,
+            self.ground.active_runs(),
+            self._task_limits(),
+        )
+
+    async def _run_task(self, task_id: TaskId, attempt: int) -> Command | None:
+        """A background run from its record: a spawned one, or any after a restart."""
+        found = self.state.tasks.live.get(task_id)
+        if found is None:
+            return None
+        name, arguments = found.about.tool, found.about.spec.get("arguments")
+        tool = self.outfit.registry.get(name)
+        if tool is None:
+            return task_text.end_command(
+                found, attempt, Outcome.ERROR, self.outfit.registry.unknown(name), at=self._now()
+            )
+        call = found.about.origin_call or CallId(task_id)
+        context = ToolContext(
+            session_id=SessionId(self.session),
+            call_id=call,
+            services=self.ground.services(self.session),
+            sink=LiveSink(call, self.publish_live),
+            attempt=attempt,
+            task_id=task_id,
+        )
+        limits = self.outfit.limits
+        ended = await run_tool(
+            tool,
+            call,
+            arguments,  # type: ignore[arg-type]
+            context,
+            timeout_s=tool.timeout_s or math.inf,
+            output_bytes=limits.tool_output_bytes,
+            now=self.ground.environment.now,
+            keep=lambda call_id, shaped: self.ground.keep_output(self.session, call_id, shaped),
+            background=True,
+        )
+        return task_text.end_command(found, attempt, ended.outcome, ended.content, at=self._now())
+
+    async def _call_model(self, turn: int, step_number: int) -> Command:
         if (spent := self.ground.over_budget()) is not None:
             return EndTurn(turn, "budget", self._now(), spent)
         outfit = self._turn_outfit or self.outfit
@@ -445,7 +610,7 @@ class SessionActor:
             step=step_number,
         )
 
-    async def _summarise(self, split: int) -> TurnCommand:
+    async def _summarise(self, split: int) -> Command:
         """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
         outfit = self._turn_outfit or self.outfit
         ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
@@ -468,7 +633,7 @@ class SessionActor:
 
     async def _run_call(
         self, call: CallId, name: str, arguments: Json, preparation: Preparation, attempt: int
-    ) -> TurnCommand:
+    ) -> Command:
         outfit = self._turn_outfit or self.outfit
         tool = outfit.registry.get(name)
         if tool is None:
@@ -494,7 +659,7 @@ class SessionActor:
 
     # -- small things
 
-    def _tell(self, command: TurnCommand) -> None:
+    def _tell(self, command: Command) -> None:
         """Something nice to have: dropped when the mailbox is full."""
         assert self._ref is not None
         try:
@@ -506,7 +671,7 @@ class SessionActor:
         return self.ground.environment.now()
 
 
-def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[TurnCommand | None, Reply[Any] | None]]:
+def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[Command | None, Reply[Any] | None]]:
     """What waits in the mailbox is decided together, and costs the disk one sync."""
     batch = [_opened(first)]
     while True:
@@ -516,7 +681,7 @@ def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[TurnCommand | None
             return batch
 
 
-def _opened(message: Any) -> tuple[TurnCommand | None, Reply[Any] | None]:
+def _opened(message: Any) -> tuple[Command | None, Reply[Any] | None]:
     if isinstance(message, Request):
         return message.payload, message.defer()
     return message, None

@@ -7,9 +7,14 @@ from typing import TypeAlias
 from attrs import frozen
 
 from trouper.core.calls import Preparation
-from trouper.core.ids import CallId
+from trouper.core.ids import CallId, ScheduleId, TaskId
 from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, Outcome, Usage
+from trouper.core.notification import NotificationCommand
+from trouper.core.schedule import ScheduleCommand
 from trouper.core.settings import Compaction, TurnOptions
+from trouper.core.task_events import TaskCommand
+from trouper.core.task_record import DEFAULT_LIMITS as TASK_LIMITS
+from trouper.core.task_record import NewTask, Owner, TaskLimits
 
 
 @frozen
@@ -160,6 +165,11 @@ class Recover:
 
     at: float
     resume: bool = False
+    #: The process that takes over, and which of the live tasks it can safely run again (B10).
+    owner: Owner | None = None
+    reattachable: tuple[TaskId, ...] = ()
+    active_in_runtime: int = 1
+    task_limits: TaskLimits = TASK_LIMITS
 
 
 @frozen
@@ -167,6 +177,42 @@ class Close:
     at: float
     reason: str = ""
     partial: Message | None = None
+
+
+@frozen
+class SpillCall:
+    """A call's inline budget is over: let the turn go on, and the execution with it, as a task (B2)."""
+
+    call: CallId
+    task_id: TaskId
+    owner: Owner
+    at: float
+    budget_ms: int
+    active_in_runtime: int = 0
+    limits: TaskLimits = TASK_LIMITS
+
+
+@frozen
+class DeliverDue:
+    """The session is idle: start a turn with what is queued for it (B15)."""
+
+    at: float
+    options: TurnOptions
+
+
+@frozen
+class ActFire:
+    """Act on a claimed fire: start the run, or queue the message; recorded together with the fire's completion (B18, B19)."""
+
+    schedule_id: ScheduleId
+    fire: int
+    at: float
+    #: For a scheduled run: its record. `None` with a `refusal`: there can be none.
+    task: NewTask | None = None
+    owner: Owner | None = None
+    refusal: str = ""
+    active_in_runtime: int = 0
+    limits: TaskLimits = TASK_LIMITS
 
 
 TurnCommand: TypeAlias = (
@@ -187,4 +233,9 @@ TurnCommand: TypeAlias = (
     | Compact
     | Recover
     | Close
+    | SpillCall
+    | DeliverDue
+    | ActFire
 )
+#: Everything that a session can be told.
+Command: TypeAlias = TurnCommand | TaskCommand | NotificationCommand | ScheduleCommand

@@ -7,17 +7,20 @@ so it is built up event by event, each folded in at once; `step` hands out both,
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import assert_never, get_args
 
 from trouper._errors import CommandRejected
-from trouper.core import compaction
+from trouper.core import background, compaction
 from trouper.core.calls import Call, CallPhase, startable
 from trouper.core.commands import (
+    ActFire,
     Approve,
     CancelCall,
     Close,
+    Command,
     Compact,
     Configure,
+    DeliverDue,
     DeliverFault,
     DeliverReply,
     DeliverResult,
@@ -29,9 +32,11 @@ from trouper.core.commands import (
     NoteRetry,
     OpenSession,
     Recover,
+    SpillCall,
     Submit,
     TurnCommand,
 )
+from trouper.core.decision import Decision
 from trouper.core.events import (
     ApprovalGiven,
     ApprovalRequested,
@@ -59,12 +64,15 @@ from trouper.core.events import (
     StepStarted,
     ToolsSettled,
     TurnEnded,
-    TurnEvent,
     TurnStarted,
 )
-from trouper.core.ids import CallId
+from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import NO_USAGE, Fault, Message, Outcome, Part, Text, Thinking
-from trouper.core.session import Phase, State, Turn, evolve
+from trouper.core.notification import DeliverNotifications, NotificationCommand, prompt_text
+from trouper.core.schedule import ScheduleCommand
+from trouper.core.session import Event, Phase, State, Turn
+from trouper.core.settings import TurnOptions
+from trouper.core.task_events import TaskCommand
 
 INTERRUPTED = (
     "The user interrupted this turn before the call had ended; it was cancelled and may have done part of its work."
@@ -78,33 +86,45 @@ REATTACH_MAX = 3
 WARN_SHARE = 0.8
 
 
-def decide(state: State, command: TurnCommand) -> tuple[TurnEvent, ...]:
+_TASK_COMMANDS = get_args(TaskCommand)
+_NOTIFICATION_COMMANDS = get_args(NotificationCommand)
+_SCHEDULE_COMMANDS = get_args(ScheduleCommand)
+_TURN_COMMANDS = frozenset(get_args(TurnCommand))
+
+
+def decide(state: State, command: Command) -> tuple[Event, ...]:
     """The events that follow from `command`; none if it is stale."""
     return step(state, command)[0]
 
 
-def step(state: State, command: TurnCommand) -> tuple[tuple[TurnEvent, ...], State]:
+def step(state: State, command: Command) -> tuple[tuple[Event, ...], State]:
     """`decide`, with the state that its events lead to."""
-    decision = _Decision(state)
-    _dispatch(decision, command)
+    decision = Decision(state)
+    if type(command) in _TURN_COMMANDS:
+        _dispatch(decision, command)  # type: ignore[arg-type]
+    else:
+        _dispatch_part(decision, command)
     return tuple(decision.events), decision.state
 
 
-class _Decision:
-    """Events so far, and the state after them."""
+def _dispatch_part(decision: Decision, command: Command) -> None:
+    """A command to one part of the session: tasks, notifications or schedules."""
+    state = decision.state
+    if state.phase is Phase.NEW or state.phase is Phase.CLOSED:
+        raise CommandRejected(
+            f"session {state.session!r} is {state.phase.value}; open another one", session=state.session
+        )
+    if isinstance(command, _TASK_COMMANDS):
+        background.decide_task(decision, command)
+    elif isinstance(command, _NOTIFICATION_COMMANDS):
+        background.decide_notification(decision, command)
+    elif isinstance(command, _SCHEDULE_COMMANDS):
+        background.decide_schedule(decision, command)
+    else:
+        raise AssertionError(f"{type(command).__name__} is no command")
 
-    __slots__ = ("events", "state")
 
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self.events: list[TurnEvent] = []
-
-    def emit(self, event: TurnEvent) -> None:
-        self.state = evolve(self.state, event)
-        self.events.append(event)
-
-
-def _dispatch(decision: _Decision, command: TurnCommand) -> None:
+def _dispatch(decision: Decision, command: TurnCommand) -> None:
     state = decision.state
     if state.phase is Phase.NEW and not isinstance(command, OpenSession):
         raise CommandRejected("this session was never opened; open it first", session=state.session)
@@ -142,6 +162,19 @@ def _dispatch(decision: _Decision, command: TurnCommand) -> None:
                 told = f"{CANCELLED} {reason}" if reason else CANCELLED
                 decision.emit(CallEnded(call, Outcome.CANCELLED, told))
                 _go_on_with_calls(decision, at)
+            elif not background.cancel_by_id(decision, call, at, reason):
+                raise CommandRejected(
+                    f"session {state.session!r} has no open call or task {call!r}; list its tasks to see their ids",
+                    id=call,
+                )
+        case SpillCall():
+            running = _find(state, command.call, CallPhase.RUNNING)
+            if running is not None and background.spill(decision, command, running):
+                _go_on_with_calls(decision, command.at)
+        case DeliverDue():
+            _deliver_due(decision, command)
+        case ActFire():
+            background.act_on_fire(decision, command)
         case Interrupt():
             if state.turn is not None and command.turn in (None, state.turn.number):
                 _end_turn(
@@ -170,12 +203,13 @@ def _dispatch(decision: _Decision, command: TurnCommand) -> None:
                 _end_turn(decision, at, "interrupt", TURN_ENDED, partial=partial, detail=reason)
             elif state.phase is Phase.TIDYING:
                 _give_up_compaction(decision)
+            background.close(decision, at, reason)
             decision.emit(SessionClosed(reason, at))
         case _:
             assert_never(command)
 
 
-def _after_close(decision: _Decision, command: TurnCommand) -> None:
+def _after_close(decision: Decision, command: TurnCommand) -> None:
     """Closed is final (I16): new work is refused, answers are stale, closing again changes nothing."""
     if isinstance(command, OpenSession | Submit | Compact | Configure | Approve):
         session = decision.state.session
@@ -185,7 +219,7 @@ def _after_close(decision: _Decision, command: TurnCommand) -> None:
 # --- input and turns ---
 
 
-def _submit(decision: _Decision, command: Submit) -> None:
+def _submit(decision: Decision, command: Submit) -> None:
     state = decision.state
     busy = state.phase is not Phase.IDLE
     if busy and not command.steer:
@@ -200,23 +234,34 @@ def _submit(decision: _Decision, command: Submit) -> None:
         )
     decision.emit(InputReceived(command.text, command.at, command.attachments, command.kind))
     if not busy:
-        _start_turn(decision, command)
+        _start_turn(decision, command.at, command.options)
 
 
-def _start_turn(decision: _Decision, command: Submit) -> None:
-    options = command.options
+def _start_turn(decision: Decision, at: float, options: TurnOptions, carrying: tuple[NotificationId, ...] = ()) -> None:
     decision.emit(
         TurnStarted(
             turn=decision.state.turns + 1,
-            at=command.at,
+            at=at,
             options=options,
-            deadline_at=None if options.wall_s is None else command.at + options.wall_s,
+            deadline_at=None if options.wall_s is None else at + options.wall_s,
+            carrying=carrying,
         )
     )
-    _next_step(decision, command.at)
+    _next_step(decision, at)
 
 
-def _next_step(decision: _Decision, at: float) -> None:
+def _deliver_due(decision: Decision, command: DeliverDue) -> None:
+    """All that is queued goes to the model in one turn (I31)."""
+    if decision.state.phase is not Phase.IDLE:
+        return
+    background.decide_notification(decision, DeliverNotifications(command.at))
+    carried = decision.state.notifications.delivered
+    if carried:
+        decision.emit(InputReceived(prompt_text(carried), command.at, kind="notification"))
+        _start_turn(decision, command.at, command.options, tuple(item.id for item in carried))
+
+
+def _next_step(decision: Decision, at: float) -> None:
     """Between two steps: take in what waits, look at budgets and room, then ask the model."""
     if decision.state.queue:
         decision.emit(InputsTaken(decision.state.in_turn.number))
@@ -224,14 +269,14 @@ def _next_step(decision: _Decision, at: float) -> None:
     if _spent_out(decision, turn, at):
         return
     if turn.options.max_steps and turn.step >= turn.options.max_steps:
-        decision.emit(TurnEnded(turn.number, "max_steps", at))
+        _ended(decision, TurnEnded(turn.number, "max_steps", at))
         return
     if _make_room(decision, turn):
         return
     decision.emit(StepStarted(turn.number, turn.step + 1, at))
 
 
-def _spent_out(decision: _Decision, turn: Turn, at: float) -> bool:
+def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
     """Warns at 80 % of each cap, once; ends the turn when one is spent (L25)."""
     options, spent = turn.options, decision.state.spent
     if options.token_cap is None and options.step_cap is None and options.call_cap is None:
@@ -245,14 +290,14 @@ def _spent_out(decision: _Decision, turn: Turn, at: float) -> bool:
             continue
         if used >= cap:
             fault = Fault("budget", f"the session's budget of {cap} {what} is spent ({used} used); raise it to go on")
-            decision.emit(TurnEnded(turn.number, "budget", at, fault))
+            _ended(decision, TurnEnded(turn.number, "budget", at, fault))
             return True
         if used >= cap * WARN_SHARE and what not in decision.state.warned:
             decision.emit(BudgetWarned(what, used, cap))
     return False
 
 
-def _make_room(decision: _Decision, turn: Turn) -> bool:
+def _make_room(decision: Decision, turn: Turn) -> bool:
     """True if the step has to wait for a summary (L26-L29)."""
     policy = turn.options.compaction
     limit = compaction.limit(policy, turn.options.window)
@@ -269,7 +314,7 @@ def _make_room(decision: _Decision, turn: Turn) -> bool:
     return True
 
 
-def _mask(decision: _Decision, turns: int, min_saving: int) -> None:
+def _mask(decision: Decision, turns: int, min_saving: int) -> None:
     state = decision.state
     before = compaction.mask_boundary(state.history.messages, turns)
     _, saved = compaction.mask(state.history.messages, before)
@@ -278,7 +323,7 @@ def _mask(decision: _Decision, turns: int, min_saving: int) -> None:
 
 
 def _end_turn(
-    decision: _Decision,
+    decision: Decision,
     at: float,
     stop_reason: str,
     told: str,
@@ -298,7 +343,14 @@ def _end_turn(
     kept = partial if state.phase is Phase.THINKING else None
     if kept is None and state.phase is Phase.THINKING:
         kept = _draft(turn)
-    decision.emit(TurnEnded(turn.number, stop_reason, at, fault, kept, detail or None))
+    _ended(decision, TurnEnded(turn.number, stop_reason, at, fault, kept, detail or None))
+
+
+def _ended(decision: Decision, event: TurnEnded) -> None:
+    carried = decision.state.carrying
+    decision.emit(event)
+    if carried:
+        background.settle_carried(decision, carried, event.stop_reason, event.at)
 
 
 def _draft(turn: Turn) -> Message | None:
@@ -321,7 +373,7 @@ def _is_current(state: State, turn: int, step_number: int) -> bool:
     )
 
 
-def _reply(decision: _Decision, command: DeliverReply) -> None:
+def _reply(decision: Decision, command: DeliverReply) -> None:
     if not _is_current(decision.state, command.turn, command.step):
         return
     message = command.message
@@ -344,7 +396,7 @@ def _reply(decision: _Decision, command: DeliverReply) -> None:
         _finish_or_go_on(decision, command)
 
 
-def _open_calls(decision: _Decision, command: DeliverReply) -> None:
+def _open_calls(decision: Decision, command: DeliverReply) -> None:
     for call in decision.state.in_turn.calls:
         prepared = call.preparation
         if prepared.notes:
@@ -363,7 +415,7 @@ def _open_calls(decision: _Decision, command: DeliverReply) -> None:
     _go_on_with_calls(decision, command.at)
 
 
-def _finish_or_go_on(decision: _Decision, command: DeliverReply) -> None:
+def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
     """A reply without calls ends the turn, unless there is more to say: steering input, a schema that it missed, a provider's pause."""
     turn = decision.state.in_turn
     more_steps = not turn.options.max_steps or turn.step < turn.options.max_steps
@@ -371,21 +423,21 @@ def _finish_or_go_on(decision: _Decision, command: DeliverReply) -> None:
         fault = Fault(
             "silent_stop", "the model ended its reply without a word and without a call; try again or rephrase"
         )
-        decision.emit(TurnEnded(turn.number, "error", command.at, fault))
+        _ended(decision, TurnEnded(turn.number, "error", command.at, fault))
     elif command.mismatch is not None and command.stop_reason not in ("refusal", "max_tokens"):
         if turn.corrected or not more_steps:
             fault = Fault("invalid_output", f"the reply does not follow the schema: {command.mismatch}")
-            decision.emit(TurnEnded(turn.number, "error", command.at, fault))
+            _ended(decision, TurnEnded(turn.number, "error", command.at, fault))
         else:
             decision.emit(OutputMismatched(turn.number, command.mismatch))
             _next_step(decision, command.at)
     elif more_steps and (decision.state.queue or command.stop_reason == "pause_turn"):
         _next_step(decision, command.at)
     else:
-        decision.emit(TurnEnded(turn.number, command.stop_reason, command.at, detail=command.detail))
+        _ended(decision, TurnEnded(turn.number, command.stop_reason, command.at, detail=command.detail))
 
 
-def _fault(decision: _Decision, command: DeliverFault) -> None:
+def _fault(decision: Decision, command: DeliverFault) -> None:
     state = decision.state
     if not _is_current(state, command.turn, command.step):
         return
@@ -398,13 +450,13 @@ def _fault(decision: _Decision, command: DeliverFault) -> None:
         if split:
             decision.emit(CompactionStarted(split, decision.state.tokens, forced=True))
             return
-    decision.emit(TurnEnded(turn.number, "error", command.at, command.fault))
+    _ended(decision, TurnEnded(turn.number, "error", command.at, command.fault))
 
 
 # --- compaction ---
 
 
-def _compact(decision: _Decision, command: Compact) -> None:
+def _compact(decision: Decision, command: Compact) -> None:
     state = decision.state
     if state.phase is not Phase.IDLE:
         raise CommandRejected(
@@ -419,7 +471,7 @@ def _compact(decision: _Decision, command: Compact) -> None:
         decision.emit(CompactionStarted(split, state.tokens))
 
 
-def _summary(decision: _Decision, command: DeliverSummary) -> None:
+def _summary(decision: Decision, command: DeliverSummary) -> None:
     state = decision.state
     if state.compacting is None or state.compacting.split != command.split:
         return
@@ -437,10 +489,10 @@ def _summary(decision: _Decision, command: DeliverSummary) -> None:
         fault = Fault(
             "context_overflow", "the conversation does not fit into the model's window and cannot be made smaller"
         )
-        decision.emit(TurnEnded(turn.number, "error", command.at, fault))
+        _ended(decision, TurnEnded(turn.number, "error", command.at, fault))
 
 
-def _install(decision: _Decision, command: DeliverSummary) -> None:
+def _install(decision: Decision, command: DeliverSummary) -> None:
     """The summary if it is smaller; else the oldest turns go, with a note; else nothing changes (L31, I35)."""
     state = decision.state
     messages = state.history.messages
@@ -468,7 +520,7 @@ def _install(decision: _Decision, command: DeliverSummary) -> None:
     _give_up_compaction(decision, command)
 
 
-def _give_up_compaction(decision: _Decision, command: DeliverSummary | None = None) -> None:
+def _give_up_compaction(decision: Decision, command: DeliverSummary | None = None) -> None:
     state = decision.state
     split = state.compacting.split if state.compacting is not None else 0
     tokens, count = state.history.tokens, len(state.history.messages)
@@ -506,11 +558,12 @@ def _require_phase(state: State, call_id: CallId, phase: CallPhase, complaint: s
         raise CommandRejected(f"call {call_id!r} {complaint}; it may have ended or lapsed", call=call_id)
 
 
-def _result(decision: _Decision, command: DeliverResult) -> None:
+def _result(decision: Decision, command: DeliverResult) -> None:
     state = decision.state
     running = _find(state, command.call, CallPhase.RUNNING) or _find(state, command.call, CallPhase.HELD)
     if running is None:
-        decision.emit(CallWasLate(command.call, command.outcome))
+        if not background.spilled_end(decision, command):
+            decision.emit(CallWasLate(command.call, command.outcome))
         return
     decision.emit(
         CallEnded(
@@ -526,7 +579,7 @@ def _result(decision: _Decision, command: DeliverResult) -> None:
     _go_on_with_calls(decision, command.at)
 
 
-def _go_on_with_calls(decision: _Decision, at: float) -> None:
+def _go_on_with_calls(decision: Decision, at: float) -> None:
     """Start what may start; when every call has its outcome, settle, look for loops, and go on."""
     turn = decision.state.in_turn
     open_left = False
@@ -540,7 +593,7 @@ def _go_on_with_calls(decision: _Decision, at: float) -> None:
     options = turn.options
     if options.loop_warn and turn.repeats >= options.loop_warn + options.loop_end:
         fault = Fault("no_progress", f"the same tool call gave the same result {turn.repeats} times in a row")
-        decision.emit(TurnEnded(turn.number, "error", at, fault))
+        _ended(decision, TurnEnded(turn.number, "error", at, fault))
         return
     if options.loop_warn and turn.repeats == options.loop_warn:
         decision.emit(LoopWarned(turn.number, turn.repeats))
@@ -550,8 +603,13 @@ def _go_on_with_calls(decision: _Decision, at: float) -> None:
 # --- recovery ---
 
 
-def _recover(decision: _Decision, command: Recover) -> None:
+def _recover(decision: Decision, command: Recover) -> None:
     """Close what the dead process left open, so that the session serves again (J12, I3). Doing it twice changes nothing more (I17)."""
+    _recover_turn(decision, command)
+    background.recover(decision, command)
+
+
+def _recover_turn(decision: Decision, command: Recover) -> None:
     state = decision.state
     if state.phase is Phase.TIDYING:
         decision.emit(RecoveryNoted(command.at, None))
@@ -573,10 +631,10 @@ def _recover(decision: _Decision, command: Recover) -> None:
     if open_calls or state.phase is Phase.ACTING:
         decision.emit(ToolsSettled(turn.number, turn.step))
     kept = _draft(turn) if state.phase is Phase.THINKING else None
-    decision.emit(TurnEnded(turn.number, "error", command.at, fault, kept))
+    _ended(decision, TurnEnded(turn.number, "error", command.at, fault, kept))
 
 
-def _resume_calls(decision: _Decision, open_calls: tuple[Call, ...], at: float) -> None:
+def _resume_calls(decision: Decision, open_calls: tuple[Call, ...], at: float) -> None:
     for call in open_calls:
         if call.phase is not CallPhase.RUNNING:
             continue

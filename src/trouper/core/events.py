@@ -11,7 +11,7 @@ from typing import TypeAlias
 from attrs import field, frozen
 
 from trouper.core.calls import Preparation
-from trouper.core.ids import CallId, TaskId
+from trouper.core.ids import CallId, NotificationId, TaskId
 from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, Outcome, Usage
 from trouper.core.settings import TurnOptions
 
@@ -51,6 +51,8 @@ class TurnStarted:
     options: TurnOptions = field(factory=TurnOptions)
     #: When the turn ends as `budget` at the latest.
     deadline_at: float | None = None
+    #: The notifications that it brings to the model.
+    carrying: tuple[NotificationId, ...] = ()
 
 
 @frozen

@@ -6,6 +6,7 @@ state that took an illegal step is worth nothing. Deciding *which* events follow
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 from attrs import field, frozen
 
 from trouper._errors import InternalError
-from trouper.core import compaction
+from trouper.core import compaction, notification, schedule, task
 from trouper.core.calls import Call, CallPhase, answer
 from trouper.core.events import (
     ApprovalGiven,
@@ -46,10 +47,15 @@ from trouper.core.events import (
     TurnStarted,
 )
 from trouper.core.history import History
-from trouper.core.ids import CallId
+from trouper.core.ids import CallId, NotificationId
 from trouper.core.lifecycle import Table, move
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Part, Text, Thinking, Usage
+from trouper.core.notification import DeliverBatch, NotificationEvent, Notifications
+from trouper.core.schedule import ScheduleEvent, Schedules, ScheduleWork
 from trouper.core.settings import TurnOptions
+from trouper.core.task import TaskWork
+from trouper.core.task_events import TaskEvent
+from trouper.core.task_record import Task, Tasks
 from trouper.core.values import changed
 
 
@@ -195,6 +201,11 @@ class State:
     compacting: CompactionStarted | None = None
     #: When each approval that is asked for lapses.
     approvals: tuple[tuple[CallId, float], ...] = ()
+    tasks: Tasks = field(factory=Tasks)
+    notifications: Notifications = field(factory=Notifications)
+    schedules: Schedules = field(factory=Schedules)
+    #: The notifications that the running turn carries: settled when it ends (B15).
+    carrying: tuple[NotificationId, ...] = ()
 
     @property
     def in_turn(self) -> Turn:
@@ -210,8 +221,19 @@ class State:
         return compaction.anchored(self.history, self.reported, self.estimated_then)
 
 
-def evolve(state: State, event: TurnEvent) -> State:
-    """The state after one event. Total over the table; raises `InternalError` for a move that the table does not have."""
+Event: TypeAlias = TurnEvent | TaskEvent | NotificationEvent | ScheduleEvent
+
+
+def evolve(state: State, event: Event) -> State:
+    """The state after one event. Total over the tables; raises `InternalError` for a move that they do not have."""
+    part = _PARTS.get(type(event))
+    if part is not None:
+        if state.phase is Phase.NEW or state.phase is Phase.CLOSED:
+            raise InternalError(
+                f"{type(event).__name__} in a session that is {state.phase.value!r}; please report this journal"
+            )
+        name, evolve_part = part
+        return changed(state, **{name: evolve_part(getattr(state, name), event)})
     return _EVOLVERS[type(event)](state, event, move(TRANSITIONS, state.phase, event))
 
 
@@ -232,7 +254,7 @@ def _received(state: State, event: InputReceived, phase: Phase) -> State:
 
 def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
     turn = Turn(number=event.turn, started_at=event.at, options=event.options, deadline_at=event.deadline_at)
-    return changed(_with_queue_taken(state), phase=phase, turns=event.turn, turn=turn)
+    return changed(_with_queue_taken(state), phase=phase, turns=event.turn, turn=turn, carrying=event.carrying)
 
 
 def _inputs_taken(state: State, event: InputsTaken, phase: Phase) -> State:
@@ -439,6 +461,7 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         compacting=None,
         last=last,
         approvals=(),
+        carrying=(),
         history=_with_partial(state.history, event.partial),
     )
 
@@ -451,7 +474,13 @@ def _unchanged(state: State, event: TurnEvent, phase: Phase) -> State:
     return state
 
 
-_EVOLVERS: Mapping[type[TurnEvent], Callable[[State, Any, Phase], State]] = {
+#: Events of the parts of a session that have a lifecycle of their own.
+_PARTS: Mapping[type, tuple[str, Callable[[Any, Any], Any]]] = {
+    **dict.fromkeys(typing.get_args(TaskEvent), ("tasks", task.evolve)),
+    **dict.fromkeys(typing.get_args(NotificationEvent), ("notifications", notification.evolve)),
+    **dict.fromkeys(typing.get_args(ScheduleEvent), ("schedules", schedule.evolve)),
+}
+_EVOLVERS: Mapping[type, Callable[[State, Any, Phase], State]] = {
     SessionOpened: _opened,
     SessionConfigured: _configured,
     InputReceived: _received,
@@ -526,8 +555,26 @@ class AwaitDeadline:
     at: float
 
 
-Work: TypeAlias = CallModel | Summarise | RunCall | AwaitApproval | AwaitDeadline
-WorkKey: TypeAlias = tuple[str, ...] | tuple[str, int] | tuple[str, int, int] | tuple[str, str] | tuple[str, str, int]
+@frozen
+class AwaitInlineBudget:
+    """When it is over, the turn lets this call go on in the background (B1)."""
+
+    call: CallId
+    budget_s: float
+
+
+Work: TypeAlias = (
+    CallModel
+    | Summarise
+    | RunCall
+    | AwaitApproval
+    | AwaitDeadline
+    | AwaitInlineBudget
+    | TaskWork
+    | DeliverBatch
+    | ScheduleWork
+)
+WorkKey: TypeAlias = tuple[Any, ...]
 
 
 def outstanding(state: State) -> dict[WorkKey, Work]:
@@ -541,10 +588,26 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
             for call in turn.calls:
                 if call.phase is CallPhase.RUNNING:
                     work["call", call.request.id, call.attempt] = RunCall(call)
+                    if call.preparation.budget_s is not None:
+                        work["budget", call.request.id] = AwaitInlineBudget(call.request.id, call.preparation.budget_s)
         if turn.deadline_at is not None:
             work["deadline", turn.number] = AwaitDeadline(turn.number, turn.deadline_at)
     if state.compacting is not None:
         work["summary", state.turns, state.compacting.split] = Summarise(state.compacting.split)
     for call_id, expires_at in state.approvals:
         work["approval", call_id] = AwaitApproval(call_id, expires_at)
+    if state.tasks.live:
+        for key, owed in task.outstanding(state.tasks).items():
+            work[_execution(state.tasks.live[owed.task_id], key)] = owed
+    if state.notifications.pending and state.phase is Phase.IDLE:
+        work.update(notification.outstanding(state.notifications))
+    if state.schedules.active:
+        work.update(schedule.outstanding(state.schedules))
     return work
+
+
+def _execution(found: Task, key: WorkKey) -> WorkKey:
+    """A spilled call's first attempt is the execution that runs already, under the key that it always had (B2)."""
+    if key[0] == "run" and found.about.kind == "tool" and found.attempt == 1:
+        return ("call", found.about.origin_call, 1)
+    return key

@@ -1,0 +1,175 @@
+"""What happens beside the turns: tasks, notifications and schedules as parts of one session, decided together.
+
+Each part has its own lifecycle (`task`, `notification`, `schedule`). Here is what ties them: the end of a run and its notification are one decision, so
+no crash can come between them (B4); a fire and what it starts are one decision (B18); a spill ends the call and creates the task at once (B2).
+"""
+
+from __future__ import annotations
+
+from trouper._errors import CommandRejected
+from trouper.core import notification, schedule, task, task_text
+from trouper.core.calls import Call
+from trouper.core.commands import ActFire, DeliverResult, Recover, SpillCall
+from trouper.core.decision import Decision
+from trouper.core.events import CallEnded
+from trouper.core.ids import NotificationId, ScheduleId, SessionId
+from trouper.core.messages import Outcome
+from trouper.core.notification import (
+    AcknowledgeNotifications,
+    NotificationCommand,
+    RecoverNotifications,
+    RequeueNotifications,
+)
+from trouper.core.schedule import CompleteFire, RecoverFires, ScheduleCommand, ScheduledMessage
+from trouper.core.task_events import CancelTask, CreateTask, RecoverTask, ReportTaskProgress, TaskCommand
+from trouper.core.task_record import Task
+
+_REQUEUE = frozenset({"interrupt", "error"})
+
+
+def decide_task(decision: Decision, command: TaskCommand) -> None:
+    """A task's events, each followed by the notification that it calls for."""
+    for event in task.decide(decision.state.tasks, command):
+        decision.emit(event)
+        task_id = getattr(event, "task_id", None)
+        about = decision.state.tasks.get(task_id) if task_id is not None else None
+        if about is not None and (told := notification.about_task(about, event, _notification_id(decision, about))):
+            decide_notification(decision, told)
+
+
+def _notification_id(decision: Decision, about: Task) -> NotificationId:
+    """Derived, so that a replay gives the same: tasks have unique ids, and each entry of a task happens once."""
+    return NotificationId(f"note_{about.id}_{about.attempt}_{len(about.entries)}_{len(about.messages)}")
+
+
+def decide_notification(decision: Decision, command: NotificationCommand) -> None:
+    for event in notification.decide(decision.state.notifications, command):
+        decision.emit(event)
+
+
+def decide_schedule(decision: Decision, command: ScheduleCommand) -> None:
+    for event in schedule.decide(decision.state.schedules, command):
+        decision.emit(event)
+
+
+# --- calls that go on ---
+
+
+def spill(decision: Decision, command: SpillCall, call: Call) -> bool:
+    """Let the turn go on without the call. False if there is no permit: then the turn waits on (B2)."""
+    state = decision.state
+    new = task_text.spilled_task(
+        command.task_id,
+        SessionId(state.session),
+        call.id,
+        call.request.name,
+        call.request.arguments,
+        budget_ms=command.budget_ms,
+        reattachable=call.preparation.side_effect != "at_most_once",
+    )
+    try:
+        decide_task(decision, CreateTask(new, command.at, command.owner, command.active_in_runtime, command.limits))
+    except CommandRejected:
+        return False
+    said = task_text.spill_progress(call.request.name, command.budget_ms)
+    decide_task(decision, ReportTaskProgress(command.task_id, 1, command.at, detail=said))
+    notice = task_text.spill_notice(call.request.name, command.task_id, command.budget_ms)
+    decision.emit(CallEnded(call.id, Outcome.OK, notice, latency_ms=float(command.budget_ms), task=command.task_id))
+    return True
+
+
+def spilled_end(decision: Decision, command: DeliverResult) -> bool:
+    """The end of an execution whose call spilled: the task's end, and its one notification. False if there is no such task."""
+    for found in decision.state.tasks.live.values():
+        if found.about.kind == "tool" and found.about.origin_call == command.call and found.attempt == 1:
+            end = task_text.end_command(
+                found, 1, command.outcome, command.content, at=command.at, saved=command.full_output is not None
+            )
+            decide_task(decision, end)
+            return True
+    return False
+
+
+def cancel_by_id(decision: Decision, id: str, at: float, reason: str) -> bool:
+    """Cancel a task by its own id or by that of the call that it goes back to; false if there is none."""
+    tasks = decision.state.tasks
+    found = tasks.get(id) or next((t for t in tasks.live.values() if t.about.origin_call == id), None)
+    if found is None:
+        return False
+    decide_task(decision, CancelTask(found.id, at, reason))
+    return True
+
+
+# --- fires ---
+
+
+def act_on_fire(decision: Decision, command: ActFire) -> None:
+    found = decision.state.schedules.active.get(command.schedule_id)
+    if found is None or command.fire not in found.claims:
+        return  # Cancelled or given up meanwhile.
+    refusal, task_id = command.refusal, None
+    if isinstance(found.action, ScheduledMessage):
+        _tell_fire(decision, command, found.action.text)
+    elif command.task is not None:
+        try:
+            decide_task(
+                decision,
+                CreateTask(command.task, command.at, command.owner, command.active_in_runtime, command.limits),
+            )
+            task_id = command.task.id
+        except CommandRejected as error:
+            refusal = str(error)
+    if refusal:
+        _tell_fire(decision, command, f"It was due, but nothing could be started: {refusal}")
+    decide_schedule(decision, CompleteFire(command.schedule_id, command.fire, command.at, task_id, refusal))
+
+
+def _tell_fire(decision: Decision, command: ActFire, text: str) -> None:
+    found = decision.state.schedules.active[command.schedule_id]
+    name = NotificationId(f"note_{found.id}_{command.fire}")
+    if decision.state.notifications.get(name) is None:
+        decide_notification(decision, notification.about_fire(found, command.fire, text, name, command.at))
+
+
+# --- ends and beginnings ---
+
+
+def settle_carried(decision: Decision, carried: tuple[NotificationId, ...], stop_reason: str, at: float) -> None:
+    """The turn that carried them is over: done with, or to be told again (B15)."""
+    pending = decision.state.notifications.pending
+    ids = tuple(id for id in carried if id in pending)
+    if not ids:
+        return
+    if stop_reason in _REQUEUE:
+        decide_notification(decision, RequeueNotifications(ids, f"the turn ended as {stop_reason}", at))
+    else:
+        decide_notification(decision, AcknowledgeNotifications(ids, at))
+
+
+def recover(decision: Decision, command: Recover) -> None:
+    """Take over what the dead process ran: re-attach or interrupt its runs, requeue what it had delivered, claim its fires anew (B10)."""
+    for task_id in tuple(decision.state.tasks.live):
+        if command.owner is not None:
+            decide_task(
+                decision,
+                RecoverTask(
+                    task_id,
+                    command.owner,
+                    task_id in command.reattachable,
+                    command.at,
+                    command.active_in_runtime,
+                    command.task_limits,
+                ),
+            )
+    if decision.state.notifications.delivered:
+        decide_notification(decision, RecoverNotifications(command.at))
+    if decision.state.schedules.active:
+        decide_schedule(decision, RecoverFires(command.at))
+
+
+def close(decision: Decision, at: float, reason: str) -> None:
+    """A closed session leaves nothing behind (I20)."""
+    for event in task.abandon(decision.state.tasks, at, reason or "The session was closed."):
+        decision.emit(event)
+    for schedule_id in tuple(decision.state.schedules.active):
+        decide_schedule(decision, schedule.CancelSchedule(ScheduleId(schedule_id), at, "the session was closed"))
