@@ -16,7 +16,8 @@ from works import Stage, main
 
 from trouper import Budget, Limits, open_runtime, tool
 from trouper.events import TextDelta
-from trouper.models import CallDelta, CallEnd, CallStart, Chunk, Done, ModelRequest, TextChunk
+from trouper.models.chunks import CallDelta, CallEnd, CallStart, Chunk, Done, TextChunk
+from trouper.models.protocol import ModelRequest
 
 
 def _next_move(request: ModelRequest) -> Move:

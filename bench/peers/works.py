@@ -97,10 +97,13 @@ class Peer(Protocol):
     """One framework under the same talk. `session` values are the driver's own."""
 
     name: str
-    packages: tuple[str, ...]  # distributions whose versions are reported
     stage: Stage
     in_stream_way: str  # how a turn is interrupted, in the framework's own words
     durable_way: str
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Distributions whose versions are reported."""
 
     def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `main` in this framework's event loop."""
