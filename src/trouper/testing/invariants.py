@@ -1,0 +1,326 @@
+"""The invariants of `design/INVARIANTS.md`, checked over a journal: one walk, every record, all sessions.
+
+    problems = check_invariants(path)        # a directory, an open log or reader, or records
+    assert not problems
+
+A checker of its own: it folds with the same `evolve` as everybody, but counts calls, turns, tasks and notifications by itself from the events, so that a mistake
+in `decide` shows. What it cannot see in a journal (work that started before its intent was durable, a task left behind) the simulator watches for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from attrs import Factory, define, frozen
+
+from trouper import codec
+from trouper._errors import InternalError, TrouperError
+from trouper.core import history
+from trouper.core.calls import Preparation
+from trouper.core.decisions import decide
+from trouper.core.events import (
+    CallEnded,
+    CallStarted,
+    CallWasLate,
+    CompactionEnded,
+    ModelReplied,
+    RecoveryNoted,
+    SessionClosed,
+    SessionOpened,
+    StepStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from trouper.core.messages import Outcome
+from trouper.core.notification import NotificationQueued, NotificationsAcknowledged, NotificationsDelivered
+from trouper.core.schedule import ScheduleCancelled, ScheduleFireClaimed, ScheduleFireReclaimed
+from trouper.core.session import Phase, State, evolve
+from trouper.core.settings import Limits
+from trouper.core.task_events import (
+    TaskCancelled,
+    TaskCreated,
+    TaskEnded,
+    TaskFailed,
+    TaskInterrupted,
+    TaskStarted,
+    TaskSucceeded,
+)
+from trouper.journal import Log, Reader, open_reader
+from trouper.journal.format import is_gap
+
+_TASK_ENDS = (TaskEnded, TaskSucceeded, TaskFailed, TaskCancelled, TaskInterrupted)
+#: Outcomes that only an execution can have.
+_EXECUTED = frozenset({Outcome.TIMEOUT, Outcome.UNKNOWN})
+
+
+@frozen
+class Violation:
+    """One broken invariant, and where."""
+
+    invariant: str
+    session: str
+    #: The number of the event in its session.
+    event: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at event {self.event} of session {self.session!r}: {self.problem}"
+
+
+Journal = str | os.PathLike[str] | Log | Reader | Iterable[codec.Record]
+
+
+def check_invariants(
+    journal: Journal,
+    *,
+    limits: Limits | None = None,
+    complete: bool = False,
+    rerun: bool = True,
+    secrets: Iterable[str] = (),
+) -> list[Violation]:
+    """Every violation found; an empty list is what you want.
+
+    `complete`: nothing may be left open at the end (faults are off and everybody has had time, I26). `rerun`: decide every recorded command again and compare
+    (I18). `secrets`: texts that may stand nowhere (I36).
+    """
+    checker = _Checker(limits or Limits(), rerun, tuple(secrets))
+    for record in records_of(journal):
+        checker.record(record)
+    return checker.finished(complete)
+
+
+def records_of(journal: Journal) -> Iterator[codec.Record]:
+    """The records of whatever a journal is given as."""
+    if isinstance(journal, str | os.PathLike):
+        journal = open_reader(journal)
+    if isinstance(journal, Log | Reader):
+        for raw in journal.records():
+            if not is_gap(raw.payload):
+                yield codec.decode(raw.payload, raw.seq)
+    else:
+        yield from journal
+
+
+@define
+class _Watched:
+    """What the checker knows of one session, counted from its events."""
+
+    state: State = Factory(State)
+    next_event: int = 0
+    epoch: int = 0
+    closed: bool = False
+    turns_open: set[int] = Factory(set)
+    turns_ended: set[int] = Factory(set)
+    requested: dict[str, Preparation] = Factory(dict)
+    turn_of: dict[str, int] = Factory(dict)
+    starts: Counter[str] = Factory(Counter)
+    ends: Counter[str] = Factory(Counter)
+    open_calls: set[str] = Factory(set)
+    live_tasks: set[str] = Factory(set)
+    task_ends: Counter[str] = Factory(Counter)
+    end_notes: Counter[str] = Factory(Counter)
+    acknowledged: set[str] = Factory(set)
+    claims: Counter[tuple[str, int]] = Factory(Counter)
+    cancelled_schedules: set[str] = Factory(set)
+
+
+class _Checker:
+    def __init__(self, limits: Limits, rerun: bool, secrets: tuple[str, ...]) -> None:
+        self._limits = limits
+        self._rerun = rerun
+        self._secrets = secrets
+        self._sessions: dict[str, _Watched] = {}
+        self._ids: set[str] = set()
+        self._found: list[Violation] = []
+        self._at = ("", 0)
+
+    def _wrong(self, invariant: str, problem: str) -> None:
+        self._found.append(Violation(invariant, *self._at, problem))
+
+    def record(self, record: codec.Record) -> None:
+        watched = self._sessions.setdefault(record.session, _Watched())
+        self._at = (record.session, record.n)
+        self._check_envelope(watched, record)
+        if self._rerun:
+            self._check_rerun(watched.state, record)
+        if self._secrets:
+            body = b"".join(codec.encode(record)).decode("ascii")
+            for secret in self._secrets:
+                if secret in body:
+                    self._wrong("I36", "a secret stands in the journal")
+        for offset, event in enumerate(record.events):
+            self._at = (record.session, record.n + offset)
+            try:
+                watched.state = evolve(watched.state, event)
+            except (InternalError, KeyError, ValueError, AssertionError) as error:
+                self._wrong("I28", f"{type(event).__name__} is no legal move: {error}")
+                return
+            self._check_event(watched, event)
+        watched.next_event = record.n + len(record.events)
+
+    def _check_envelope(self, watched: _Watched, record: codec.Record) -> None:
+        if record.n != watched.next_event:
+            self._wrong("I13", f"the number is {record.n}, expected {watched.next_event}")
+        if record.epoch < watched.epoch:
+            self._wrong("I13", f"epoch {record.epoch} comes after {watched.epoch}")
+        watched.epoch = record.epoch
+        if record.id in self._ids:
+            self._wrong("I14", f"event id {record.id!r} stands in the journal twice")
+        self._ids.add(record.id)
+        if watched.closed and any(not isinstance(event, CallWasLate) for event in record.events):
+            self._wrong("I16", f"{type(record.events[0]).__name__} after the session was closed")
+
+    def _check_rerun(self, state: State, record: codec.Record) -> None:
+        try:
+            again = decide(state, record.cause)
+        except TrouperError as error:
+            self._wrong("I18", f"{type(record.cause).__name__} is refused now: {error}")
+            return
+        if again != record.events:
+            index = next(
+                (i for i, pair in enumerate(zip(again, record.events, strict=False)) if pair[0] != pair[1]), None
+            )
+            where = f"event {index}" if index is not None else f"{len(again)} events instead of {len(record.events)}"
+            self._wrong("I18", f"{type(record.cause).__name__} decides otherwise now: {where}")
+
+    def _check_event(self, watched: _Watched, event: object) -> None:
+        state = watched.state
+        match event:
+            case TurnStarted(turn=turn):
+                if watched.turns_open:
+                    self._wrong("L10", f"turn {turn} overlaps {sorted(watched.turns_open)}")
+                watched.turns_open.add(turn)
+            case TurnEnded(turn=turn):
+                if turn not in watched.turns_open or turn in watched.turns_ended:
+                    self._wrong("L1", f"turn {turn} ended twice or never started")
+                watched.turns_open.discard(turn)
+                watched.turns_ended.add(turn)
+                if watched.open_calls:
+                    self._wrong("I1", f"turn {turn} ended with open calls {sorted(watched.open_calls)}")
+                if problems := history.problems(state.history.messages):
+                    self._wrong("I5", f"after turn {turn}: {problems[0]}")
+            case StepStarted():
+                if problems := history.problems(state.history.messages):
+                    self._wrong("I5", problems[0])
+                self._check_budget(state)
+            case ModelReplied(turn=turn, message=message, preparations=preparations):
+                for call, prepared in zip(message.calls, preparations, strict=True):
+                    if call.id in watched.requested:
+                        self._wrong("I1", f"call id {call.id!r} is used twice")
+                    watched.requested[call.id] = prepared
+                    watched.turn_of[call.id] = turn
+                    watched.open_calls.add(call.id)
+            case CallStarted(call=call):
+                self._check_start(watched, call)
+            case CallEnded(call=call, outcome=outcome):
+                watched.ends[call] += 1
+                if watched.ends[call] > 1:
+                    self._wrong("I1", f"call {call!r} has {watched.ends[call]} outcomes")
+                if outcome in _EXECUTED and not watched.starts[call]:
+                    self._wrong("I2", f"call {call!r} ended as {outcome.value} without an intent")
+                watched.open_calls.discard(call)
+            case RecoveryNoted():
+                pass
+            case CompactionEnded(tokens_before=before, tokens_after=after, summary=summary):
+                if summary is not None and after >= before:
+                    self._wrong("I35", f"a compaction took the history from {before} to {after} tokens")
+            case SessionOpened():
+                if watched.next_event:
+                    self._wrong("I13", "the session was opened twice")
+            case SessionClosed():
+                watched.closed = True
+                if watched.live_tasks or state.turn is not None:
+                    self._wrong("I20", f"closed with children left: {sorted(watched.live_tasks)}")
+            case _:
+                self._check_part(watched, event)
+
+    def _check_start(self, watched: _Watched, call: str) -> None:
+        watched.starts[call] += 1
+        prepared = watched.requested.get(call)
+        if prepared is None:
+            self._wrong("I8", f"call {call!r} starts, but no reply asked for it")
+            return
+        if prepared.side_effect == "at_most_once" and watched.starts[call] > 1:
+            self._wrong("I4", f"call {call!r} of a tool that is not idempotent starts {watched.starts[call]} times")
+        if watched.turn_of[call] not in watched.turns_open:
+            self._wrong("I8", f"call {call!r} of turn {watched.turn_of[call]} starts after that turn")
+        if watched.ends[call]:
+            self._wrong("I8", f"call {call!r} starts after its end")
+
+    def _check_budget(self, state: State) -> None:
+        turn = state.turn
+        if turn is None:
+            return
+        cap = turn.options.step_cap
+        if cap is not None and state.spent.steps > cap:
+            self._wrong("I27", f"{state.spent.steps} steps with a budget of {cap}")
+        if turn.options.max_steps and turn.step > turn.options.max_steps:
+            self._wrong("I27", f"step {turn.step} of at most {turn.options.max_steps}")
+
+    def _check_part(self, watched: _Watched, event: object) -> None:
+        match event:
+            case TaskCreated(task=new):
+                watched.live_tasks.add(new.id)
+            case TaskStarted():
+                active = watched.state.tasks.active
+                if active > self._limits.runs_per_session:
+                    self._wrong("I19", f"{active} runs at once, the limit is {self._limits.runs_per_session}")
+                everywhere = sum(each.state.tasks.active for each in self._sessions.values())
+                if everywhere > self._limits.runs_per_runtime:
+                    self._wrong("I19", f"{everywhere} runs at once in all sessions")
+            case TaskSucceeded() | TaskFailed() | TaskCancelled() | TaskInterrupted():
+                watched.task_ends[event.task_id] += 1
+                watched.live_tasks.discard(event.task_id)
+                if watched.task_ends[event.task_id] > 1:
+                    self._wrong("I28", f"task {event.task_id!r} ended twice")
+            case NotificationQueued():
+                self._check_queued(watched, event)
+            case NotificationsDelivered(ids=ids):
+                if again := watched.acknowledged.intersection(ids):
+                    self._wrong("I30", f"delivered after they were acknowledged: {sorted(again)}")
+            case NotificationsAcknowledged(ids=ids):
+                watched.acknowledged.update(ids)
+            case (
+                ScheduleFireClaimed(schedule_id=schedule, fire=fire)
+                | ScheduleFireReclaimed(schedule_id=schedule, fire=fire)
+            ):
+                watched.claims[schedule, fire] += 1
+                if watched.claims[schedule, fire] > 2:
+                    self._wrong(
+                        "I32",
+                        f"fire {fire} of schedule {schedule!r} was claimed {watched.claims[schedule, fire]} times",
+                    )
+                if schedule in watched.cancelled_schedules:
+                    self._wrong("I32", f"schedule {schedule!r} fires although it was cancelled")
+            case ScheduleCancelled(schedule_id=schedule):
+                watched.cancelled_schedules.add(schedule)
+            case _:
+                pass
+
+    def _check_queued(self, watched: _Watched, event: NotificationQueued) -> None:
+        key = event.notification.dedupe_key
+        if key is not None and key.endswith(":end"):
+            watched.end_notes[key] += 1
+            if watched.end_notes[key] > 1:
+                self._wrong("I29", f"{watched.end_notes[key]} notifications for one end: {key!r}")
+
+    def finished(self, complete: bool) -> list[Violation]:
+        for name, watched in self._sessions.items():
+            self._at = (name, watched.next_event)
+            if not watched.closed:
+                for task_id, count in watched.task_ends.items():
+                    if count and not watched.end_notes[f"{task_id}:end"]:
+                        self._wrong("I29", f"task {task_id!r} ended without a notification")
+            if complete:
+                self._check_complete(watched)
+        return self._found
+
+    def _check_complete(self, watched: _Watched) -> None:
+        if watched.state.phase not in (Phase.IDLE, Phase.CLOSED):
+            self._wrong("I26", f"nothing is left to do, but the session is {watched.state.phase.value}")
+        if watched.state.queue:
+            self._wrong("I26", f"{len(watched.state.queue)} accepted messages reached no turn")
+        if watched.open_calls:
+            self._wrong("I3", f"calls are still open: {sorted(watched.open_calls)}")
