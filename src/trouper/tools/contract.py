@@ -21,7 +21,7 @@ from trouper.tools.arguments import guarded
 from trouper.tools.complaint import complaint, listed, summarised
 from trouper.tools.context import SERVICE_NAMES
 from trouper.tools.errors import InvalidArguments
-from trouper.tools.repair import SchemaRepair, is_path_field, unlinked
+from trouper.tools.repair import SchemaRepair, has_path_field
 from trouper.tools.results import ToolResult, as_result
 from trouper.tools.validation import Compiled, compiled_parameters
 
@@ -175,8 +175,8 @@ class Tool:
         return SchemaRepair(self.parameters)
 
     @cached_property
-    def _path_fields(self) -> tuple[str, ...]:
-        return tuple(name for name, part in self.parameters.get("properties", {}).items() if is_path_field(name, part))
+    def _has_paths(self) -> bool:
+        return has_path_field(self.parameters)
 
     def prepare(self, arguments: object) -> Prepared:
         """The arguments, repaired if need be (L18). Raises `InvalidArguments`, whose message is for the model (L19)."""
@@ -184,13 +184,11 @@ class Tool:
         value, notes = parsed.value, parsed.notes
         if type(value) is not dict or not self.validator.is_valid(value):
             value, notes = self._repaired(value, notes)
-        for name in self._path_fields:
+        if self._has_paths:
             # The one repair of a value that fits: see `repair`.
-            text = value.get(name)
-            if type(text) is str and text[:1] == "[" and (path := unlinked(text)) is not None:
-                linkless = {**value, name: path}
-                if self.validator.is_valid(linkless):
-                    value, notes = linkless, (*notes, f"took the path out of a link in {name!r}")
+            linkless, more = self._repair.unlink(value)
+            if more and self.validator.is_valid(linkless):
+                value, notes = linkless, notes + more
         if self.bind is not None:
             self.bind(value)
         return Prepared(value, notes)

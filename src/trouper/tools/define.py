@@ -10,6 +10,7 @@ The schema comes from the annotations, the description from the docstring. The r
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -21,7 +22,7 @@ from attrs import frozen
 
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
-from trouper.tools.complaint import clipped, listed
+from trouper.tools.complaint import clipped, listed, summarised
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Hints, Invoke, Narrate, Policy, Tool
 from trouper.tools.docstring import parameter_texts, summary
@@ -152,12 +153,17 @@ class Shape:
                 try:
                     bound[name] = structure(bound[name])
                 except Exception as error:
-                    found = [
-                        (f"{name}.{path}" if path and path[0] != "[" else name + path, clipped(text, 160))
-                        for path, text in problems(error)
-                    ]
-                    raise listed(self.tool, found) from error
+                    raise listed(self.tool, _located(name, bound[name], error)) from error
         return bound
+
+
+def _located(name: str, value: Json, error: Exception) -> list[tuple[str, str]]:
+    """Where in a parameter's value structuring failed, and why."""
+    found = []
+    for path, text in problems(error):
+        where = f"{name}.{path}" if path and path[0] != "[" else name + path
+        found.append((where, clipped(text, 160) if path else f"{clipped(text, 160)}, got {summarised(value)}"))
+    return found
 
 
 def read_signature(function: Callable[..., Any], name: str, names: Mapping[str, Any]) -> Shape:
@@ -200,7 +206,7 @@ def read_signature(function: Callable[..., Any], name: str, names: Mapping[str, 
 
 
 def _hints(function: Callable[..., Any], name: str, names: Mapping[str, Any]) -> dict[str, Any]:
-    target = function if inspect.isroutine(function) else type(function).__call__
+    target = _underlying(function)
     try:
         return get_type_hints(target, include_extras=True)
     except NameError:
@@ -213,6 +219,13 @@ def _hints(function: Callable[..., Any], name: str, names: Mapping[str, Any]) ->
             f"an annotation of tool {name!r} cannot be read ({error}); define or import what it names before the tool, and not under TYPE_CHECKING",
             tool=name,
         ) from error
+
+
+def _underlying(function: Callable[..., Any]) -> Any:
+    """The function that a partial or a callable object will run: the one with the annotations."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def _check_kind(parameter: inspect.Parameter, name: str) -> None:
@@ -241,7 +254,7 @@ def _is_context(annotation: object) -> bool:
 def _invoke(function: Callable[..., Any], shape: Shape) -> Invoke:
     """How to run `function` on arguments that fit its schema."""
     bind, takes_context = shape.bind, shape.context
-    call: Any = function if inspect.isroutine(function) else type(function).__call__
+    call = _underlying(function)
     if inspect.iscoroutinefunction(call):
 
         async def invoke(arguments: dict[str, Json], context: ToolContext) -> object:

@@ -15,7 +15,7 @@ from trouper.tools.arguments import DEPTH_MAX, Parsed, parse_arguments, parse_js
 from trouper.tools.errors import InvalidArguments
 from trouper.tools.validation import Compiled, compiled
 
-__all__ = ["ALIASES", "Parsed", "SchemaRepair", "is_path_field", "parse_arguments", "unlinked"]
+__all__ = ["ALIASES", "Parsed", "SchemaRepair", "has_path_field", "is_path_field", "parse_arguments", "unlinked"]
 
 #: Names that models use whatever the schema says -> the parameters that they mean, best first.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -35,10 +35,36 @@ _PATH_NAME = re.compile(r"(?:.*_)?(?:path|paths|file|files|filename|dir|director
 
 
 def is_path_field(name: str, schema: object) -> bool:
-    """Whether a field holds a path: by its format, or by its name if it is text."""
+    """Whether a field holds a path: by its format, or by its name if it may be text."""
     if not isinstance(schema, Mapping):
         return False
-    return schema.get("format") == "path" or (schema.get("type") == "string" and _PATH_NAME.match(name) is not None)
+    if schema.get("format") == "path" or any(is_path_field("", branch) for branch in schema.get("anyOf", ())):
+        return True
+    return _PATH_NAME.match(name) is not None and _may_be_text(schema)
+
+
+def has_path_field(schema: Json) -> bool:
+    """Whether any part of a schema describes a path."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and any(
+            is_path_field(name, part) or _lists_paths(name, part) for name, part in properties.items()
+        ):
+            return True
+        return any(has_path_field(part) for part in schema.values())
+    return isinstance(schema, list) and any(has_path_field(part) for part in schema)
+
+
+def _lists_paths(name: str, schema: object) -> bool:
+    if not isinstance(schema, Mapping):
+        return False
+    return is_path_field(name, schema.get("items")) or any(_lists_paths(name, branch) for branch in schema.get("anyOf", ()))
+
+
+def _may_be_text(schema: Mapping[str, Json]) -> bool:
+    return "string" in _kinds(schema) or any(
+        isinstance(each, Mapping) and _may_be_text(each) for each in schema.get("anyOf", ())
+    )
 
 
 def unlinked(value: str) -> str | None:
@@ -60,6 +86,35 @@ class SchemaRepair:
         """The arguments as they were probably meant, and what was changed. It is the caller who checks whether they now fit."""
         notes: list[str] = []
         return self._mend(arguments, self._root, "", notes, 0), tuple(notes)
+
+    def unlink(self, arguments: dict[str, Json]) -> tuple[dict[str, Json], tuple[str, ...]]:
+        """The arguments with paths in place of markdown links; the very same object if there are none."""
+        notes: list[str] = []
+        found = self._unlink(arguments, self._root, "", "", notes, 0)
+        return (found, tuple(notes)) if notes else (arguments, ())
+
+    def _unlink(self, value: Json, schema: object, name: str, path: str, notes: list[str], depth: int) -> Json:
+        if isinstance(value, str):
+            if value[:1] == "[" and is_path_field(name, schema) and (target := unlinked(value)) is not None:
+                notes.append(f"took the path out of a link in {_named(path)}")
+                return target
+            return value
+        if depth > DEPTH_MAX or not isinstance(schema, Mapping) or not isinstance(value, (dict, list)):
+            return value
+        schema = self._resolved(schema)
+        for branch in schema.get("anyOf", ()):
+            value = self._unlink(value, branch, name, path, notes, depth + 1)
+        if isinstance(value, list):
+            items = schema.get("items")
+            return [
+                self._unlink(each, items, name, f"{path}[{index}]", notes, depth + 1)
+                for index, each in enumerate(value)
+            ]
+        properties = schema.get("properties", {})
+        return {
+            key: self._unlink(each, properties.get(key), key, f"{path}.{key}" if path else key, notes, depth + 1)
+            for key, each in value.items()
+        }
 
     def _fits(self, value: Json, schema: Json) -> bool:
         if not isinstance(schema, Mapping):
@@ -164,9 +219,6 @@ class SchemaRepair:
             if each is None and name in properties and name not in required and not self._fits(None, part):
                 notes.append(f"dropped null for the optional {_named(inner)}")
                 continue
-            if isinstance(each, str) and is_path_field(name, part) and (target := unlinked(each)) is not None:
-                notes.append(f"took the path out of a link in {_named(inner)}")
-                each = target
             mended[name] = self._mend(each, part, inner, notes, depth + 1)
         return mended
 

@@ -245,7 +245,7 @@ class SchemaWriter:
             ) from error
         properties: dict[str, Json] = {}
         required: list[str] = []
-        for name, attribute, needed, default, metadata in _members(cls):
+        for name, attribute, needed, default, metadata in _members(cls, hints):
             schema = self.write(hints.get(attribute, Any), f"{where}.{name}")
             if isinstance(metadata.get("description"), str):
                 schema = {**schema, "description": metadata["description"]}
@@ -324,7 +324,7 @@ def with_default(schema: dict[str, Json], default: object) -> dict[str, Json]:
 _NOTHING: Mapping[Any, Any] = types.MappingProxyType({})
 
 
-def _members(cls: Any) -> list[tuple[str, str, bool, object, Mapping[Any, Any]]]:
+def _members(cls: Any, hints: Mapping[str, Any]) -> list[tuple[str, str, bool, object, Mapping[Any, Any]]]:
     """Of each member of a record: its name in JSON, its attribute, whether it is required, its default, its metadata."""
     if attrs.has(cls):
         return [
@@ -351,18 +351,18 @@ def _members(cls: Any) -> list[tuple[str, str, bool, object, Mapping[Any, Any]]]
             for each in dataclasses.fields(cls)
             if each.init
         ]
-    return [
-        (name, name, name in cls.__required_keys__, ..., _NOTHING)
-        for name in cls.__annotations__ | _inherited_keys(cls)
-    ]
+    return [(name, name, _is_required(cls, name, hint), ..., _NOTHING) for name, hint in hints.items()]
 
 
-def _inherited_keys(cls: Any) -> dict[str, None]:
-    return dict.fromkeys(
-        key
-        for key in (*sorted(cls.__required_keys__), *sorted(cls.__optional_keys__))
-        if key not in cls.__annotations__
-    )
+def _is_required(cls: Any, name: str, hint: object) -> bool:
+    """Whether a key of a TypedDict is. The class itself does not know if its annotations were text: then only the resolved hint tells."""
+    match get_origin(hint):
+        case typing.Required:
+            return True
+        case typing.NotRequired:
+            return False
+        case _:
+            return name in cls.__required_keys__
 
 
 def _scalar(annotation: object) -> dict[str, Json] | None:

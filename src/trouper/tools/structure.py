@@ -31,6 +31,8 @@ Structure = Callable[[Json], Any]
 
 def structure_of(annotation: object) -> Structure | None:
     """How to build a value of this annotation from JSON that fits its schema; `None` if the JSON value already is one."""
+    if get_origin(annotation) in (typing.Required, typing.NotRequired):
+        annotation = get_args(annotation)[0]
     if is_plain(annotation):
         return None if is_immutable(annotation) else fresh
     if annotation is int:
@@ -134,6 +136,7 @@ def converter() -> Converter:
     made.register_structure_hook_func(_is_path, lambda value, cls: cls(value))
     made.register_structure_hook_func(lambda cls: cls is Any or cls is object, _as_is)
     made.register_structure_hook_factory(_is_union, _union_hook)
+    made.register_structure_hook_factory(typing.is_typeddict, _typed_dict_hook)
     for kind in (datetime, date, time):
         made.register_unstructure_hook(kind, lambda value: value.isoformat())
     made.register_unstructure_hook(UUID, str)
@@ -165,5 +168,22 @@ def _union_hook(union: Any) -> Callable[[Json, object], Any]:
             if fits.is_valid(value):
                 return fresh(value) if build is None else build(value)
         raise ValueError("fits none of the kinds that are allowed here")
+
+    return structure
+
+
+def _typed_dict_hook(cls: Any) -> Callable[[Json, object], Any]:
+    """Key by key, those that are there: the schema has seen to the required ones, and knows them better than a class whose annotations are text."""
+    builds = {key: structure_of(hint) for key, hint in get_type_hints(cls, include_extras=True).items()}
+
+    def structure(value: Json, _: object) -> Any:
+        built = {}
+        for key, each in value.items():
+            build = builds[key]
+            try:
+                built[key] = each if build is None else build(each)
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from error
+        return built
 
     return structure

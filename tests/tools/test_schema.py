@@ -1,0 +1,421 @@
+"""T1: JSON Schema from annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, Required, TypedDict, TypeVar, Union
+from uuid import UUID
+
+import annotated_types
+import attrs
+import jsonschema_rs
+import pytest
+
+from trouper._errors import ToolDefinitionError
+from trouper.tools import Param, ToolContext, tool
+from trouper.tools.docstring import parameter_texts, summary
+from trouper.tools.schema import schema_of
+
+OrderId = NewType("OrderId", str)
+
+
+class Size(Enum):
+    SMALL = "s"
+    LARGE = "l"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@attrs.frozen
+class Point:
+    x: float
+    y: float = 0.0
+    _label: str | None = None
+    cached: int = attrs.field(init=False, default=0)
+    tags: list[str] = attrs.field(factory=list, metadata={"description": "Some words"})
+
+
+@dataclasses.dataclass
+class Line:
+    start: Point
+    end: Annotated[Point, "Where it ends"]
+    width: int = 1
+    dashes: list[int] = dataclasses.field(default_factory=list)
+
+
+class Options(TypedDict, total=False):
+    verbose: bool
+    name: Required[str]
+
+
+class MoreOptions(Options):
+    depth: int
+    hint: NotRequired[str]
+
+
+@attrs.frozen
+class Node:
+    name: str
+    children: list[Node] = attrs.field(factory=list)
+
+
+ORIGIN = Point(1)
+POINT = {
+    "type": "object",
+    "properties": {
+        "x": {"type": "number"},
+        "y": {"type": "number", "default": 0.0},
+        "label": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        "tags": {"type": "array", "items": {"type": "string"}, "description": "Some words"},
+    },
+    "required": ["x"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (str, {"type": "string"}),
+        (int, {"type": "integer"}),
+        (float, {"type": "number"}),
+        (bool, {"type": "boolean"}),
+        (None, {"type": "null"}),
+        (Any, {}),
+        (object, {}),
+        (OrderId, {"type": "string"}),
+        (list[int], {"type": "array", "items": {"type": "integer"}}),
+        (list, {"type": "array"}),
+        (list[Any], {"type": "array"}),
+        (Sequence[str], {"type": "array", "items": {"type": "string"}}),
+        (tuple[int, ...], {"type": "array", "items": {"type": "integer"}}),
+        (
+            tuple[int, str],
+            {
+                "type": "array",
+                "prefixItems": [{"type": "integer"}, {"type": "string"}],
+                "items": False,
+                "minItems": 2,
+                "maxItems": 2,
+            },
+        ),
+        (set[str], {"type": "array", "items": {"type": "string"}, "uniqueItems": True}),
+        (frozenset[int], {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}),
+        (dict, {"type": "object"}),
+        (dict[str, Any], {"type": "object"}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (Mapping[str, bool], {"type": "object", "additionalProperties": {"type": "boolean"}}),
+        (
+            dict[Literal["a", "b"], int],
+            {
+                "type": "object",
+                "propertyNames": {"type": "string", "enum": ["a", "b"]},
+                "additionalProperties": {"type": "integer"},
+            },
+        ),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Literal[1, "a"], {"enum": [1, "a"]}),
+        (Size, {"type": "string", "enum": ["s", "l"]}),
+        (Level, {"type": "integer", "enum": [1, 2]}),
+        (str | None, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}),  # noqa: UP045
+        (Union[int, str], {"anyOf": [{"type": "integer"}, {"type": "string"}]}),  # noqa: UP007
+        (str | Any, {}),
+        (str | OrderId, {"type": "string"}),
+        (datetime, {"type": "string", "format": "date-time"}),
+        (date, {"type": "string", "format": "date"}),
+        (time, {"type": "string", "format": "time"}),
+        (UUID, {"type": "string", "format": "uuid"}),
+        (Path, {"type": "string", "format": "path"}),
+        (PurePosixPath, {"type": "string", "format": "path"}),
+        (Point, POINT),
+        (
+            Options,
+            {
+                "type": "object",
+                "properties": {"verbose": {"type": "boolean"}, "name": {"type": "string"}},
+                "required": ["name"],
+                "additionalProperties": False,
+            },
+        ),
+    ],
+)
+def test_annotation_has_its_schema(annotation: object, schema: object) -> None:
+    assert schema_of(annotation) == schema
+
+
+def test_dataclass_and_nested_classes_are_written_in_place() -> None:
+    schema = schema_of(Line)
+    assert schema["properties"]["start"] == POINT
+    assert schema["properties"]["end"] == {**POINT, "description": "Where it ends"}
+    assert schema["properties"]["width"] == {"type": "integer", "default": 1}
+    assert schema["required"] == ["start", "end"]
+
+
+def test_inherited_typed_dict_keeps_all_its_keys() -> None:
+    schema = schema_of(MoreOptions)
+    assert set(schema["properties"]) == {"verbose", "name", "depth", "hint"}
+    assert set(schema["required"]) == {"name", "depth"}
+
+
+class Stay(TypedDict):
+    start: date
+    end: NotRequired[date]
+    room: Required[Size]
+
+
+async def test_typed_dict_is_structured_with_its_optional_keys() -> None:
+    """Its annotations are text here, so the class alone does not know which keys are optional."""
+
+    @tool
+    async def book(stay: Stay) -> list[str]:
+        return [type(value).__name__ for value in stay.values()]
+
+    prepared = book.prepare({"stay": {"start": "2026-01-01", "room": "s"}})
+    assert (await book.run(prepared.arguments, ToolContext())).content == ["date", "Size"]
+    prepared = book.prepare({"stay": {"start": "2026-01-01", "end": "2026-01-02", "room": "s"}})
+    assert sorted((await book.run(prepared.arguments, ToolContext())).content) == ["Size", "date", "date"]
+
+
+def test_class_that_contains_itself_goes_to_the_definitions() -> None:
+    schema = schema_of(Node)
+    assert schema["$ref"] == "#/$defs/Node"
+    validator = jsonschema_rs.validator_for(schema)
+    assert validator.is_valid({"name": "a", "children": [{"name": "b", "children": []}]})
+    assert not validator.is_valid({"name": "a", "children": [{"name": 5}]})
+
+
+async def test_class_that_contains_itself_is_structured() -> None:
+    @tool
+    async def depth(tree: Node) -> int:
+        def of(node: Node) -> int:
+            return 1 + max((of(child) for child in node.children), default=0)
+
+        return of(tree)
+
+    prepared = depth.prepare({"tree": {"name": "a", "children": '[{"name": "b"}]'}})
+    assert prepared.notes == ("parsed the text in 'tree.children' as JSON",)
+    assert (await depth.run(prepared.arguments, ToolContext())).content == 2
+
+
+def test_decimal_takes_text_or_number() -> None:
+    validator = jsonschema_rs.validator_for(schema_of(Decimal))
+    assert validator.is_valid("12.50")
+    assert validator.is_valid(12.5)
+    assert not validator.is_valid("twelve")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (Annotated[int, "How many"], {"type": "integer", "description": "How many"}),
+        (
+            Annotated[int, Param("n", ge=1, lt=5, multiple_of=2)],
+            {"type": "integer", "description": "n", "minimum": 1, "exclusiveMaximum": 5, "multipleOf": 2},
+        ),
+        (Annotated[float, Param(gt=0, le=1)], {"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+        (
+            Annotated[str, Param(min_length=1, max_length=9, pattern="^a")],
+            {"type": "string", "minLength": 1, "maxLength": 9, "pattern": "^a"},
+        ),
+        (
+            Annotated[list[int], Param(min_length=1, max_length=4)],
+            {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 4},
+        ),
+        (Annotated[dict[str, Any], Param(max_length=4)], {"type": "object", "maxProperties": 4}),
+        (Annotated[int | None, Param(ge=1)], {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}),
+        (list[Annotated[int, Param(ge=0)]], {"type": "array", "items": {"type": "integer", "minimum": 0}}),
+        (Annotated[str, Param(secret=True, examples=("a",))], {"type": "string", "examples": ["a"], "writeOnly": True}),
+        (Annotated[str, Param(format="email")], {"type": "string", "format": "email"}),
+        (
+            Annotated[int, annotated_types.Ge(1), annotated_types.Lt(5)],
+            {"type": "integer", "minimum": 1, "exclusiveMaximum": 5},
+        ),
+        (Annotated[str, annotated_types.Len(2, 3)], {"type": "string", "minLength": 2, "maxLength": 3}),
+    ],
+)
+def test_annotated_gives_description_and_limits(annotation: object, schema: object) -> None:
+    assert schema_of(annotation) == schema
+
+
+def test_every_schema_is_strict_where_it_describes_an_object() -> None:
+    def objects(schema: Any) -> list[dict[str, Any]]:
+        if isinstance(schema, dict):
+            own = (
+                [schema]
+                if "properties" in schema and isinstance(schema["properties"], dict) and schema.get("type") == "object"
+                else []
+            )
+            return own + [each for value in schema.values() for each in objects(value)]
+        return [each for value in schema for each in objects(value)] if isinstance(schema, list) else []
+
+    @tool
+    async def draw(line: Line, options: Options, nodes: list[Node]) -> None: ...
+
+    found = objects(draw.parameters)
+    assert len(found) >= 5
+    assert all(each["additionalProperties"] is False for each in found)
+
+
+T = TypeVar("T")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "instead"),
+    [
+        (bytes, "`str` holding base64"),
+        (timedelta, "`float`, in seconds"),
+        (complex, "two `float`"),
+        (Callable[[int], int], "a `Literal"),
+        (dict[int, str], "the keys of a JSON object are text"),
+        (Literal[b"x"], "text, numbers, booleans or None"),
+        (T, "an attrs class"),
+        (object(), "an attrs class"),
+        ([1], "an attrs class"),
+        (type("Plain", (), {}), "an attrs class, a dataclass or a TypedDict"),
+    ],
+)
+def test_annotation_without_a_schema_is_refused_with_what_to_write_instead(annotation: object, instead: str) -> None:
+    async def takes(parameter: Any) -> None: ...
+
+    takes.__annotations__["parameter"] = annotation
+    with pytest.raises(ToolDefinitionError, match=r"parameter 'parameter.*' of tool 'takes' is annotated") as caught:
+        tool(takes)
+    assert instead in str(caught.value)
+    assert caught.value.tool == "takes"  # type: ignore[attr-defined]
+
+
+def test_refusal_names_the_place_inside_a_class() -> None:
+    @attrs.frozen
+    class Outer:
+        inner: list[bytes]
+
+    async def takes(outer: Any) -> None: ...
+
+    takes.__annotations__["outer"] = Outer
+    # The class is local, but its annotations are not.
+    Outer.__annotations__["inner"] = list[bytes]
+    with pytest.raises(ToolDefinitionError, match=r"parameter 'outer\.inner\[\]'"):
+        tool(takes)
+
+
+def test_local_class_in_an_annotation_is_found() -> None:
+    class Local(TypedDict):
+        n: int
+
+    @tool
+    async def takes(local: Local) -> None: ...
+
+    assert takes.parameters["properties"]["local"]["required"] == ["n"]
+
+
+def test_class_with_an_unreadable_annotation_is_refused() -> None:
+    @attrs.frozen
+    class Broken:
+        x: Missing  # type: ignore[name-defined]  # noqa: F821
+
+    async def takes(broken: Any) -> None: ...
+
+    takes.__annotations__["broken"] = Broken
+    with pytest.raises(ToolDefinitionError, match="'Broken', used for 'broken', has an annotation that cannot be read"):
+        tool(takes)
+
+
+def test_defaults_are_in_the_schema_where_they_are_json() -> None:
+    @tool
+    async def many(
+        a: int = 1,
+        b: str = "x",
+        c: float = 0.5,
+        d: bool = False,
+        e: str | None = None,
+        f: Size = Size.LARGE,
+        g: Point = ORIGIN,
+        h: Sequence[str] = (),
+    ) -> None: ...
+
+    properties = many.parameters["properties"]
+    assert {name: part.get("default", "absent") for name, part in properties.items()} == {
+        "a": 1,
+        "b": "x",
+        "c": 0.5,
+        "d": False,
+        "e": None,
+        "f": "l",
+        "g": "absent",
+        "h": [],
+    }
+    assert "required" not in many.parameters
+
+
+# Docstrings.
+
+GOOGLE = """Find orders.
+
+    Args:
+        customer: Who ordered,
+            by name.
+        limit (int): How many: at most.
+        *rest: Others.
+
+    Returns:
+        orders: not a parameter
+    """
+NUMPY = """Find orders.
+
+    Parameters
+    ----------
+    customer : str
+        Who ordered,
+        by name.
+    limit : int, optional
+        How many: at most.
+
+    Returns
+    -------
+    orders
+        not a parameter
+    """
+SPHINX = """Find orders.
+
+    :param str customer: Who ordered,
+        by name.
+    :param limit: How many: at most.
+    :returns: not a parameter
+    """
+
+
+@pytest.mark.parametrize("doc", [GOOGLE, NUMPY, SPHINX])
+def test_docstring_describes_parameters(doc: str) -> None:
+    texts = parameter_texts(doc)
+    texts.pop("rest", None)
+    assert texts == {"customer": "Who ordered, by name.", "limit": "How many: at most."}
+    assert summary(doc) == "Find orders."
+
+
+@pytest.mark.parametrize("doc", [None, "", "One line.", "Args:", "Args:\n\nnothing here", "Notes:\n    x: y"])
+def test_docstring_without_parameters_gives_none(doc: str | None) -> None:
+    assert parameter_texts(doc) == {}
+
+
+def test_annotation_wins_over_docstring() -> None:
+    @tool
+    async def find(customer: Annotated[str, "From the annotation"], limit: int = 3) -> None:
+        """Find orders.
+
+        Args:
+            customer: From the docstring.
+            limit: How many.
+        """
+
+    properties = find.parameters["properties"]
+    assert properties["customer"]["description"] == "From the annotation"
+    assert properties["limit"]["description"] == "How many."
