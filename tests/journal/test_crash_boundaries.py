@@ -19,7 +19,7 @@ from journal_workload import (
     ways_to_crash,
 )
 
-from trouper.journal._errors import JournalFailed
+from trouper.journal import JournalFailed, verify
 from trouper.testing import CrashDisk, Fate, PowerCut
 
 
@@ -84,8 +84,6 @@ def test_recovery_twice_equals_once(run: tuple[list[Boundary], list[str]]) -> No
 
 
 def test_every_byte_verifies_after_every_recovery(run: tuple[list[Boundary], list[str]]) -> None:
-    from trouper.journal.verifying import verify
-
     found, submitted = run
     for number, boundary in enumerate(found[::5]):
         disk = boundary.disk.crash(seed=number)

@@ -184,7 +184,9 @@ def test_a_flipped_bit_never_changes_a_record_in_silence(which: int) -> None:
     data = disk.read_bytes(path)
     last_line = len(data) - len(lines_of(disk, path)[-1])
     draw = random.Random(which)
-    for at in range(len(data)):
+    # Every byte of the first two records and of the end, where the cases differ; every third one between.
+    places = sorted({*range(1500), *range(1500, len(data), 3), *range(last_line - 20, len(data))})
+    for at in places:
         flipped = disk.fork()
         changed = bytearray(data)
         changed[at] ^= 1 << draw.randrange(8)
