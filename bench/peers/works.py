@@ -195,11 +195,11 @@ async def text_turn(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 
 
 async def text_after_100(peer: Peer, quick: bool) -> list[dict[str, Any]]:
-    """Turns 101 and on of one session; the whole past must be in the request."""
-    turns = 1 if quick else 5
+    """Turns 101 and on of one session (41 and on if quick); the whole past must be in the request."""
+    turns, before = (1, 40) if quick else (5, 100)
     session = await peer.session("long")
     checked = Checked(peer, "talk")
-    for _ in range(100):
+    for _ in range(before):
         await checked.turn(session)
     batches = []
     gc.collect()
@@ -209,7 +209,7 @@ async def text_after_100(peer: Peer, quick: bool) -> list[dict[str, Any]]:
             await checked.turn(session)
         batches.append((perf_counter() - started) / turns)
     checked.check()
-    past = 2 * (100 + BATCHES * turns) - 1
+    past = 2 * (before + BATCHES * turns) - 1
     assert peer.stage.history >= past, f"{peer.name}: the model saw {peer.stage.history} messages of {past}"
     return [_result("text_after_100", _ms(batches), "ms")]
 
@@ -226,7 +226,7 @@ async def parallel_tools(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 
 async def sessions_at_once(peer: Peer, quick: bool) -> list[dict[str, Any]]:
     """Every session is opened, waits in its tool until all the others wait there too, and ends its turn."""
-    count = 100 if quick else 1000
+    count = 50 if quick else 1000
     await peer.turn(await peer.session("warm"), "talk")
     checked = Checked(peer, "gate")
     peer.stage.expect_at_gate(count)
@@ -252,7 +252,8 @@ async def durable_tool_step(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 
 
 async def _interrupt(peer: Peer, work: str, plan: str, quick: bool) -> dict[str, Any]:
-    """From the call that interrupts to the end of the turn as the caller sees it; the next turn must then work."""
+    """From the call that interrupts to the end of both: the turn, as its caller sees it, and the call that interrupted it.
+    The next turn must then work."""
     samples: list[float] = []
     stopped = 0
     rounds = 5 if quick else 40
@@ -260,22 +261,27 @@ async def _interrupt(peer: Peer, work: str, plan: str, quick: bool) -> dict[str,
         session = await peer.session(f"{work}-{i}")
         stage = peer.stage
         stage.expect_hang(after_deltas=PLANS[plan].deltas)
-        times: dict[str, float] = {}
+        at: dict[str, float] = {}
 
-        async def talk(session: Any = session, times: dict[str, float] = times, stage: Stage = stage) -> None:
+        def over(at: dict[str, float] = at, stage: Stage = stage) -> None:
+            at["over"], at["stopped"] = perf_counter(), stage.stopped  # the later of the two has the last word
+
+        async def talk(session: Any = session, over: Callable[[], None] = over) -> None:
             await peer.turn(session, plan)
-            times["ended"] = perf_counter()
-            times["stopped"] = stage.stopped
+            over()
 
-        async def press_stop(session: Any = session, times: dict[str, float] = times, stage: Stage = stage) -> None:
+        async def press_stop(
+            session: Any = session, over: Callable[[], None] = over, at: dict[str, float] = at, stage: Stage = stage
+        ) -> None:
             await stage.hanging.wait()
             await stage.all_heard.wait()
-            times["pressed"] = perf_counter()
+            at["pressed"] = perf_counter()
             await peer.stop(session)
+            over()
 
         await peer.together([talk, press_stop])
-        samples.append(times["ended"] - times["pressed"])
-        stopped += bool(times["stopped"])
+        samples.append(at["over"] - at["pressed"])
+        stopped += int(at["stopped"])
         await Checked(peer, "talk").turn(session)
     ordered = sorted(_ms(samples))
     return _result(
