@@ -1,0 +1,258 @@
+"""The memory on disk (B21): each entry a readable JSON file, and an index to search them by their text.
+
+    <root>/memory/<scope>/<key>.json      for people and other programs; reading only: what they write there is overwritten
+    <root>/memory.sqlite3                 the index
+
+Both are made from the journal's events, and are put right from them whenever they are missing, damaged or behind. All calls block: use a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attrs import frozen
+
+from trouper._errors import InvalidName
+from trouper.core.ids import check_name
+from trouper.core.memory import Memories, Memory, MemoryEvent, MemoryForgotten, MemoryWritten
+from trouper.core.messages import Json
+from trouper.stores.atomic import FILE_MODE, make_private_directory, write_atomically
+
+#: A change of the tables below makes a new index, by this number.
+INDEX_VERSION = 1
+QUERY_MAX_CHARS = 400
+TERMS_MAX = 16
+#: What the index holds of one value; the rest is in its file.
+TEXT_MAX_CHARS = 65_536
+
+_SCHEMA = f"""
+CREATE TABLE entry (
+    id INTEGER PRIMARY KEY, scope TEXT NOT NULL, key TEXT NOT NULL, updated_at REAL NOT NULL, expires_at REAL,
+    size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, UNIQUE (scope, key)
+);
+CREATE VIRTUAL TABLE words USING fts5 (key, summary, value, tokenize = "unicode61 remove_diacritics 2");
+PRAGMA user_version = {INDEX_VERSION};
+"""
+_WORD = re.compile(r"\w+")
+
+
+@frozen
+class Hit:
+    scope: str
+    key: str
+
+
+class MemoryStore:
+    """Use `open_memory_store`, which brings the disk up to date first."""
+
+    def __init__(self, root: Path) -> None:
+        self._files = root / "memory"
+        self._index_path = root / "memory.sqlite3"
+        make_private_directory(self._files)
+        # Threads take turns: a connection serves one call at a time.
+        self._lock = threading.Lock()
+        self._index = self._open_index()
+
+    def close(self) -> None:
+        with self._lock:
+            self._index.close()
+
+    def path(self, scope: str, key: str) -> Path:
+        """Where the readable file of an entry is."""
+        return self._files / check_name(scope, "scope") / f"{check_name(key, 'key')}.json"
+
+    def apply(self, event: MemoryEvent) -> None:
+        """Follow one event of the journal."""
+        with self._lock, self._index:
+            match event:
+                case MemoryWritten(memory=memory):
+                    self._write(memory)
+                case MemoryForgotten(scope=scope, key=key):
+                    self._remove(scope, key)
+
+    def reconcile(self, memories: Memories) -> int:
+        """Make the disk say what the journal says; returns how many entries were put right."""
+        wanted = {(memory.scope, memory.key): memory for scope in memories.scopes.values() for memory in scope.values()}
+        changed = 0
+        with self._lock, self._index:
+            rows = self._index.execute("SELECT scope, key, updated_at, size, mtime_ns FROM entry").fetchall()
+            known = {(scope, key): (updated_at, size, mtime_ns) for scope, key, updated_at, size, mtime_ns in rows}
+            for scope, key in (*(known.keys() - wanted.keys()), *self._strays(wanted)):
+                self._remove(scope, key)
+                changed += 1
+            for place, memory in wanted.items():
+                if known.get(place) != (memory.updated_at, *_stamp(self.path(*place))):
+                    self._write(memory)
+                    changed += 1
+        return changed
+
+    def search(self, text: str, *, at: float, scope: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
+        """Entries that hold all words of `text` (the beginnings will do), best first; if there are none, those that hold the text anywhere as it stands."""
+        if scope is not None:
+            check_name(scope, "scope")
+        text = text.strip()[:QUERY_MAX_CHARS]
+        terms = _WORD.findall(text)[:TERMS_MAX]
+        where = "(entry.expires_at IS NULL OR entry.expires_at > :at) AND (:scope IS NULL OR entry.scope = :scope)"
+        values: dict[str, object] = {"at": at, "scope": scope, "limit": max(0, limit)}
+        with self._lock:
+            if terms:
+                # Quoted, a word is a word, whatever FTS5 might read into it.
+                query = " AND ".join(f'"{term}"*' for term in terms)
+                found = self._index.execute(
+                    "SELECT entry.scope, entry.key FROM words JOIN entry ON entry.id = words.rowid "
+                    f"WHERE words MATCH :query AND {where} ORDER BY bm25(words, 4.0, 2.0, 1.0), entry.updated_at DESC LIMIT :limit",
+                    {**values, "query": query},
+                ).fetchall()
+                if found:
+                    return tuple(Hit(*row) for row in found)
+            if not text:
+                return ()
+            pattern = "%" + re.sub(r"([\\%_])", r"\\\1", text) + "%"
+            found = self._index.execute(
+                "SELECT entry.scope, entry.key FROM words JOIN entry ON entry.id = words.rowid "
+                "WHERE (words.key LIKE :pattern ESCAPE '\\' OR words.summary LIKE :pattern ESCAPE '\\' OR words.value LIKE :pattern ESCAPE '\\') "
+                f"AND {where} ORDER BY entry.updated_at DESC LIMIT :limit",
+                {**values, "pattern": pattern},
+            ).fetchall()
+            return tuple(Hit(*row) for row in found)
+
+    # -- the index
+
+    def _open_index(self) -> sqlite3.Connection:
+        try:
+            return self._connect()
+        except sqlite3.DatabaseError:
+            # Damaged, or of another version: it holds nothing of its own, so a new one does as well.
+            for suffix in ("", "-journal", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{self._index_path}{suffix}")
+            return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        # Made here, since sqlite would make it readable for others.
+        os.close(os.open(self._index_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
+        index = sqlite3.connect(self._index_path, check_same_thread=False)
+        try:
+            index.execute("PRAGMA synchronous = OFF")
+            index.execute("PRAGMA journal_mode = MEMORY")
+            (version,) = index.execute("PRAGMA user_version").fetchone()
+            if version == 0 and not index.execute("SELECT 1 FROM sqlite_master").fetchall():
+                index.executescript(_SCHEMA)
+            elif version != INDEX_VERSION:
+                raise sqlite3.DatabaseError(f"index version {version}")
+            elif index.execute("PRAGMA quick_check").fetchone() != ("ok",):
+                raise sqlite3.DatabaseError("index damaged")
+            index.execute(
+                "SELECT count(*) FROM entry JOIN words ON words.rowid = entry.id WHERE words MATCH 'a'"
+            ).fetchone()
+        except BaseException:
+            index.close()
+            raise
+        return index
+
+    def _write(self, memory: Memory) -> None:
+        path = self.path(memory.scope, memory.key)
+        make_private_directory(path.parent)
+        # The file first: a row that is behind is found out at the next start, and so is a file that does not fit its row.
+        written = write_atomically(path, _document(memory), lasting=False)
+        self._unlist(memory.scope, memory.key)
+        row = self._index.execute(
+            "INSERT INTO entry (scope, key, updated_at, expires_at, size, mtime_ns) VALUES (?, ?, ?, ?, ?, ?)",
+            (memory.scope, memory.key, memory.updated_at, memory.expires_at, written.st_size, written.st_mtime_ns),
+        ).lastrowid
+        self._index.execute(
+            "INSERT INTO words (rowid, key, summary, value) VALUES (?, ?, ?, ?)",
+            (row, memory.key, _plain(memory.summary), _plain(" ".join(_texts(memory.value)))),
+        )
+
+    def _remove(self, scope: str, key: str) -> None:
+        path = self.path(scope, key)
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # Not empty, or gone.
+            path.parent.rmdir()
+        self._unlist(scope, key)
+
+    def _unlist(self, scope: str, key: str) -> None:
+        for (row,) in self._index.execute("SELECT id FROM entry WHERE scope = ? AND key = ?", (scope, key)).fetchall():
+            self._index.execute("DELETE FROM words WHERE rowid = ?", (row,))
+            self._index.execute("DELETE FROM entry WHERE id = ?", (row,))
+
+    def _strays(self, wanted: dict[tuple[str, str], Memory]) -> Iterator[tuple[str, str]]:
+        """Entries on disk that the journal does not know."""
+        for path in sorted(self._files.glob("*/*.json")):
+            place = (path.parent.name, path.stem)
+            if place not in wanted and _is_name(place[0]) and _is_name(place[1]):  # Else it is none of ours.
+                yield place
+
+
+def open_memory_store(root: Path, memories: Memories) -> MemoryStore:
+    """The store of this root, in agreement with what the journal remembers."""
+    store = MemoryStore(root)
+    try:
+        store.reconcile(memories)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _document(memory: Memory) -> bytes:
+    document = {
+        "scope": memory.scope,
+        "key": memory.key,
+        "summary": memory.summary,
+        "value": memory.value,
+        "metadata": dict(memory.metadata),
+        "created": _utc(memory.created_at),
+        "updated": _utc(memory.updated_at),
+        "expires": None if memory.expires_at is None else _utc(memory.expires_at),
+    }
+    return (_plain(json.dumps(document, ensure_ascii=False, indent=2)) + "\n").encode()
+
+
+def _is_name(text: str) -> bool:
+    try:
+        check_name(text, "name")
+    except InvalidName:
+        return False
+    return True
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return (-1, -1)
+    return found.st_size, found.st_mtime_ns
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Every word of a value, keys included, in order, up to a bound."""
+    left, room = [value], TEXT_MAX_CHARS
+    while left and room > 0:
+        item = left.pop()
+        if isinstance(item, dict):
+            left += [part for pair in reversed(item.items()) for part in (pair[1], pair[0])]
+        elif isinstance(item, list | tuple):
+            left += reversed(item)
+        elif item is not None and not isinstance(item, bool):
+            text = str(item)[:room]
+            room -= len(text)
+            yield text
+
+
+def _plain(text: str) -> str:
+    """Lone surrogates cannot be written as UTF-8."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,152 @@
+"""Profiles (B23): named roots in the user's data directory. Any other directory can be a root as well; it just has no name here.
+
+<user data>/trouper/profiles/<name>/     a root: journal, sessions' files, memory, secrets
+<user data>/trouper/default              the name of the default profile; without it, "default"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trouper._errors import UsageError, WorldError
+from trouper.core.ids import check_name
+from trouper.journal.disk import OsDisk
+from trouper.journal.format import LOCK_NAME
+from trouper.stores.atomic import make_private_directory, sync_directory, write_atomically
+
+DEFAULT_NAME = "default"
+#: Not a valid name, so that no profile can be called so.
+_UNFINISHED = "~"
+
+
+class ProfileNotFound(UsageError):
+    """There is no profile of this name."""
+
+
+class ProfileExists(UsageError):
+    """The name is taken."""
+
+
+class ProfileBusy(WorldError):
+    """A process is using the profile."""
+
+
+def default_root() -> Path:
+    """The default profile's root, made if it is not there yet: where `open_runtime()` without a root works."""
+    profiles = Profiles()
+    name = profiles.default()
+    with contextlib.suppress(ProfileExists):
+        profiles.create(name)
+    return profiles.path(name)
+
+
+class Profiles:
+    """All calls block on the disk for a moment; `copy` and `delete` for as long as there is data."""
+
+    def __init__(self, base: Path | None = None) -> None:
+        if base is None:
+            import platformdirs
+
+            base = Path(platformdirs.user_data_dir("trouper", appauthor=False))
+        self._base = base
+        self._roots = base / "profiles"
+
+    def path(self, name: str) -> Path:
+        """Where the profile is, or would be."""
+        return self._roots / check_name(name, "profile")
+
+    def names(self) -> tuple[str, ...]:
+        try:
+            with os.scandir(self._roots) as entries:
+                found = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return ()
+        return tuple(name for name in found if _UNFINISHED not in name)
+
+    def default(self) -> str:
+        try:
+            return check_name((self._base / "default").read_text("utf-8").strip(), "profile")
+        except FileNotFoundError:
+            return DEFAULT_NAME
+
+    def set_default(self, name: str) -> None:
+        self._known(name)
+        write_atomically(self._base / "default", f"{name}\n".encode())
+
+    def create(self, name: str) -> Path:
+        root = self._free(name)
+        make_private_directory(self._roots)
+        try:
+            root.mkdir(mode=0o700)
+        except FileExistsError:
+            raise ProfileExists(f"profile {name!r} exists already; choose another name", name=name) from None
+        sync_directory(self._roots)
+        return root
+
+    def copy(self, name: str, new_name: str) -> Path:
+        """All of it: journal, files, memory, secrets. The copy appears under its name when it is complete."""
+        root, target = self._known(name), self._free(new_name)
+        unfinished = self._roots / f"{new_name}{_UNFINISHED}copy"
+        with self._held(name):
+            shutil.rmtree(unfinished, ignore_errors=True)
+            # Links stay links: what they lead to is not the profile's.
+            shutil.copytree(root, unfinished, symlinks=True, ignore=_ignore_lock(root))
+            os.rename(unfinished, target)
+            sync_directory(self._roots)
+        return target
+
+    def rename(self, name: str, new_name: str) -> Path:
+        root, target = self._known(name), self._free(new_name)
+        was_default = self.default() == name
+        with self._held(name):
+            os.rename(root, target)
+            sync_directory(self._roots)
+        if was_default:
+            self.set_default(new_name)
+        return target
+
+    def delete(self, name: str) -> None:
+        """For good. The name is free at once; the default falls back to "default" if this was it."""
+        root = self._known(name)
+        doomed = self._roots / f"{name}{_UNFINISHED}deleted"
+        with self._held(name):
+            shutil.rmtree(doomed, ignore_errors=True)
+            os.rename(root, doomed)
+        shutil.rmtree(doomed)
+        if self.default() == name:
+            (self._base / "default").unlink(missing_ok=True)
+        sync_directory(self._roots)
+
+    def _known(self, name: str) -> Path:
+        root = self.path(name)
+        if root.is_symlink() or not root.is_dir():
+            known = ", ".join(self.names()) or "none yet"
+            raise ProfileNotFound(f"there is no profile {name!r}; there is: {known}", name=name)
+        return root
+
+    def _free(self, name: str) -> Path:
+        root = self.path(name)
+        if os.path.lexists(root):
+            raise ProfileExists(f"profile {name!r} exists already; choose another name", name=name)
+        return root
+
+    @contextlib.contextmanager
+    def _held(self, name: str) -> Iterator[None]:
+        """Keep every runtime out of the profile meanwhile, by the lock that runtimes take (J9)."""
+        try:
+            lock = OsDisk().lock(str(self.path(name) / LOCK_NAME), json.dumps({"pid": os.getpid()}))
+        except BlockingIOError:
+            raise ProfileBusy(f"profile {name!r} is in use by a running process; stop that first", name=name) from None
+        try:
+            yield
+        finally:
+            lock.close()
+
+
+def _ignore_lock(root: Path) -> Callable[[str, list[str]], set[str]]:
+    return lambda directory, _: {LOCK_NAME} if Path(directory) == root else set()

@@ -1,0 +1,182 @@
+"""The memory on disk (B21): readable files and a search index, both made from the journal's events."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from trouper._errors import InvalidName
+from trouper.core import memory as m
+from trouper.stores.memory_store import Hit, MemoryStore, open_memory_store
+
+
+def remembered(*commands: m.MemoryCommand) -> m.Memories:
+    memories = m.Memories()
+    for command in commands:
+        memories = reduce(m.evolve, m.decide(memories, command), memories)
+    return memories
+
+
+FACTS = remembered(
+    m.Remember("user", "name", "Ada Lovelace", at=1.0, summary="what she is called"),
+    m.Remember("user", "diet", {"likes": ["crème brûlée", "figs"], "grams": 250}, at=2.0),
+    m.Remember("project", "deadline", "2026-05-01", at=3.0, summary="Figs are due", ttl_s=100.0),
+    m.Remember("project", "motto", "進捗どうですか", at=4.0),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MemoryStore]:
+    store = open_memory_store(tmp_path, FACTS)
+    yield store
+    store.close()
+
+
+def found(store: MemoryStore, text: str, **options: object) -> list[str]:
+    return [f"{hit.scope}/{hit.key}" for hit in store.search(text, **{"at": 5.0, **options})]  # type: ignore[arg-type]
+
+
+def test_each_entry_is_a_plain_json_file(store: MemoryStore, tmp_path: Path) -> None:
+    """B21: readable on disk as plain JSON files by other programs."""
+    path = tmp_path / "memory" / "user" / "diet.json"
+    assert path == store.path("user", "diet")
+    assert json.loads(path.read_text("utf-8")) == {
+        "scope": "user",
+        "key": "diet",
+        "summary": "",
+        "value": {"likes": ["crème brûlée", "figs"], "grams": 250},
+        "metadata": {},
+        "created": "1970-01-01T00:00:02.000Z",
+        "updated": "1970-01-01T00:00:02.000Z",
+        "expires": None,
+    }
+    assert "crème" in path.read_text("utf-8")
+    for made in (path, tmp_path / "memory.sqlite3"):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o600
+
+
+def test_search_finds_words_beginnings_accents_and_numbers(store: MemoryStore) -> None:
+    """B21: search over text."""
+    assert found(store, "lovelace") == ["user/name"]
+    assert found(store, "creme bru") == ["user/diet"]
+    assert found(store, "250") == ["user/diet"]
+    assert found(store, "called ada") == ["user/name"]
+    assert found(store, "進捗") == ["project/motto"]
+    assert found(store, "どうで") == ["project/motto"]  # Not the beginning of a word: found as it stands.
+    assert found(store, "nothing of the kind") == []
+
+
+def test_keys_count_more_than_summaries_and_these_more_than_values(store: MemoryStore) -> None:
+    assert found(store, "figs") == ["project/deadline", "user/diet"]
+    assert found(store, "figs", limit=1) == ["project/deadline"]
+    assert found(store, "figs", scope="user") == ["user/diet"]
+
+
+def test_what_has_expired_is_not_found(store: MemoryStore) -> None:
+    assert found(store, "figs", at=103.0) == ["user/diet"]
+
+
+@pytest.mark.parametrize(
+    "text", ['"', "'", "a AND", "NEAR(", "*", "key:x", "--", "%", "_", "\\", "a\0b", "", "   ", "(" * 999, "x OR 1=1"]
+)
+def test_no_query_is_an_error(store: MemoryStore, text: str) -> None:
+    assert isinstance(store.search(text, at=5.0), tuple)
+
+
+def test_wildcards_of_sql_are_plain_characters(store: MemoryStore) -> None:
+    assert found(store, "%") == [] and found(store, "_") == []
+
+
+def test_scopes_are_names(store: MemoryStore) -> None:
+    """B22."""
+    with pytest.raises(InvalidName):
+        store.search("x", at=5.0, scope="../x")
+    with pytest.raises(InvalidName):
+        store.path("user", "../../x")
+
+
+def test_it_follows_events(store: MemoryStore, tmp_path: Path) -> None:
+    for command in (
+        m.Remember("user", "name", "Grace Hopper", at=9.0),
+        m.Forget("project", "motto", at=9.0),
+        m.Forget("project", "deadline", at=9.0),
+    ):
+        for event in m.decide(FACTS, command):
+            store.apply(event)
+    assert found(store, "hopper") == ["user/name"] and found(store, "lovelace") == []
+    assert json.loads(store.path("user", "name").read_text())["value"] == "Grace Hopper"
+    assert not (tmp_path / "memory" / "project").exists()
+
+
+def test_opening_again_changes_nothing(store: MemoryStore, tmp_path: Path) -> None:
+    store.close()
+    again = MemoryStore(tmp_path)
+    assert again.reconcile(FACTS) == 0
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["delete files", "delete index", "garble index", "empty index", "old index", "edit a file", "stray file", "all"],
+)
+def test_whatever_is_missing_damaged_or_behind_is_put_right(tmp_path: Path, damage: str) -> None:
+    """B21: projections, rebuilt from the journal."""
+    open_memory_store(
+        tmp_path, remembered(m.Remember("user", "name", "old", at=0.5), m.Remember("gone", "key", 1, at=0.5))
+    ).close()
+    open_memory_store(tmp_path, FACTS).close()
+    index = tmp_path / "memory.sqlite3"
+    match damage:
+        case "delete files":
+            for path in (tmp_path / "memory").rglob("*.json"):
+                path.unlink()
+        case "delete index":
+            index.unlink()
+        case "garble index":
+            index.write_bytes(index.read_bytes()[:3_000] + b"\xff" * 3_000)
+        case "empty index":
+            index.write_bytes(b"")
+        case "old index":
+            import sqlite3
+
+            connection = sqlite3.connect(index)
+            connection.execute("PRAGMA user_version = 77")
+            connection.commit()
+            connection.close()
+        case "edit a file":
+            (tmp_path / "memory" / "user" / "name.json").write_text("{}")
+        case "stray file":
+            (tmp_path / "memory" / "user" / "unknown.json").write_text("{}")
+        case _:
+            index.unlink()
+            for path in (tmp_path / "memory").rglob("*.json"):
+                path.write_text("")
+    store = open_memory_store(tmp_path, FACTS)
+    try:
+        assert found(store, "lovelace") == ["user/name"] and found(store, "crème") == ["user/diet"]
+        files = sorted(str(path.relative_to(tmp_path / "memory")) for path in (tmp_path / "memory").rglob("*.json"))
+        assert files == ["project/deadline.json", "project/motto.json", "user/diet.json", "user/name.json"]
+        assert json.loads(store.path("user", "name").read_text())["value"] == "Ada Lovelace"
+    finally:
+        store.close()
+
+
+def test_odd_but_legal_names_and_values_do_no_harm(tmp_path: Path) -> None:
+    memories = remembered(
+        m.Remember(".hidden", "a.json", "dots", at=1.0),
+        m.Remember("memory.sqlite3", "x" * 128, "long", at=1.0),
+        m.Remember("s", "surrogate", "half \ud83d emoji", at=1.0),
+        m.Remember("s", "big", ["word"] * 20_000, at=1.0),
+    )
+    store = open_memory_store(tmp_path, memories)
+    try:
+        assert store.search("dots", at=2.0) == (Hit(".hidden", "a.json"),)
+        assert store.search("emoji", at=2.0) == (Hit("s", "surrogate"),)
+        assert store.reconcile(memories) == 0
+    finally:
+        store.close()
