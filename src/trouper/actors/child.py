@@ -138,7 +138,8 @@ class Child:
                 exit = Crashed(exc)
             raise
         finally:
-            if isinstance(exit, Cancelled) and self.scope.cancelled_caught and self.stop_grace_s is not None:
+            # Not cancelled_caught: when the scopes of a whole branch run out together, the outermost catches.
+            if isinstance(exit, Cancelled) and self.scope.cancel_called and self.stop_grace_s is not None:
                 exit = Killed(self.stop_grace_s)
             self._parent._child_ended(self, exit)
 
