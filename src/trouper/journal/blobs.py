@@ -6,7 +6,7 @@ import hashlib
 import os
 
 from trouper.journal.disk import Disk
-from trouper.journal.files import make_directory, read_whole, write_file
+from trouper.journal.files import read_whole, write_file
 from trouper.journal.format import BLOBS_NAME, BODY_MARK
 from trouper.journal.segment import Damage
 
@@ -19,26 +19,33 @@ def blob_path(root: str, digest: str) -> str:
     return os.path.join(root, BLOBS_NAME, digest[:2], digest)
 
 
-def put_blob(disk: Disk, root: str, digest: str, body: bytes) -> None:
-    """Put a blob on the medium. One that is there already is written again: who knows whether a crash came before its sync."""
+def put_blob(disk: Disk, root: str, digest: str, body: bytes, lasting: set[str]) -> None:
+    """Put a blob on the medium. One that is there already is written again: who knows whether a crash came before its sync.
+
+    `lasting` holds the directories whose names this process has synced; one that a killed process made is in the page cache only.
+    """
     path = blob_path(root, digest)
     folder = os.path.dirname(path)
-    make_directory(disk, os.path.dirname(folder))
-    make_directory(disk, folder)
+    for directory in (os.path.dirname(folder), folder):
+        if directory not in lasting:
+            disk.make_dirs(directory)
+            disk.sync_dir(os.path.dirname(directory))
+            lasting.add(directory)
     write_file(disk, path, (body,))
 
 
-def check_blob(disk: Disk, root: str, digest: str, size: int) -> Damage | bytes:
+def check_blob(disk: Disk, root: str, digest: str, size: int, stream: str) -> Damage | bytes:
     """The body in a blob, compared with its name; or what is wrong with it."""
     path = blob_path(root, digest)
+    sessions = (stream,) if stream else ()
     try:
         body = read_whole(disk, path)
     except FileNotFoundError:
-        return Damage(path, 0, "a blob is missing")
+        return Damage(path, 0, "a blob is missing", sessions)
     if len(body) != size:
-        return Damage(path, min(size, len(body)), f"a blob has {len(body)} bytes, and its record says {size}")
+        return Damage(path, min(size, len(body)), f"a blob has {len(body)} bytes, and its record says {size}", sessions)
     if digest_of(body) != digest:
-        return Damage(path, 0, "a blob does not hold what its name says")
+        return Damage(path, 0, "a blob does not hold what its name says", sessions)
     return body
 
 

@@ -52,10 +52,9 @@ def write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
 
 
 def make_directory(disk: Disk, path: str) -> None:
-    """Make a directory below the journal's, and make its name last."""
-    if not disk.is_dir(path):
-        disk.make_dirs(path)
-        disk.sync_dir(os.path.dirname(path))
+    """Make a directory below the journal's, and make its name last; also if it is there, for its maker may have been killed."""
+    disk.make_dirs(path)
+    disk.sync_dir(os.path.dirname(path))
 
 
 def read_range(file: File, start: int, end: int) -> Iterable[bytes]:

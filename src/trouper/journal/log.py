@@ -177,6 +177,7 @@ class Log:
         self._written_checksum = checksum
         self._synced = recovery.last
         self._snapshot: Snapshot | None = None
+        self._lasting: set[str] = set()
 
     # -- what the owner reads
 
@@ -349,11 +350,14 @@ class Log:
             root=self.root,
         )
 
-    def degrade(self) -> None:
-        """Give up the reserve, so that what runs can still be recorded."""
+    def degrade(self) -> bool:
+        """Give up the reserve, so that what runs can still be recorded; False if there was none left to give."""
         self.degraded = True
-        with contextlib.suppress(FileNotFoundError):
+        try:
             self.disk.unlink(os.path.join(self.root, RESERVE_NAME))
+        except FileNotFoundError:
+            return False
+        return True
 
     # -- reading
 
@@ -432,9 +436,8 @@ class Log:
         except OSError as error:
             # Short write: what was taken is cut off again, so that the file never holds half a batch (J11).
             live.file.truncate(live.size)
-            if error.errno not in NO_SPACE or self.degraded:
+            if error.errno not in NO_SPACE or not self.degrade():
                 raise
-            self.degrade()
             try:
                 write_all(live.file, data)
             except OSError:
@@ -446,39 +449,36 @@ class Log:
         """Seal the live segment and go on in a new one. If there is no room or descriptor for a new one, go on in the old."""
         number = live.header.number + 1
         path = os.path.join(self.root, segment_name(number))
-        first = self._written + 1
-        header = Header(
-            journal=live.header.journal,
+        header = attrs.evolve(
+            live.header,
             number=number,
-            epoch=live.header.epoch,
-            first=first,
+            first=self._written + 1,
             previous=self._written_checksum,
             level=self.level,
         )
+        text = header.encode()
+        file: File | None = None
         try:
             file = create_temporary(self.disk, path)
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                self.degrade()
-                return live
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                return live
-            raise
-        text = header.encode()
-        try:
             write_all(file, text)
         except OSError as error:
-            file.close()
-            self.disk.unlink(path + TEMPORARY_SUFFIX)
-            if error.errno not in NO_SPACE:
+            if file is not None:
+                file.close()
+                self.disk.unlink(path + TEMPORARY_SUFFIX)
+            if error.errno in NO_SPACE:
+                self.degrade()
+            elif error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            self.degrade()
             return live
-        file.sync()
-        self._seal(live)
-        if self.disk.exists(path):
-            raise FileExistsError(errno.EEXIST, "another writer made the next segment", path)
-        put_in_place(self.disk, path)
+        try:
+            file.sync()
+            self._seal(live)
+            if self.disk.exists(path):
+                raise FileExistsError(errno.EEXIST, "another writer made the next segment", path)
+            put_in_place(self.disk, path)
+        except BaseException:
+            file.close()
+            raise
         live.file.close()
         self._live = LiveSegment(file, path, header, len(text), 0, {})
         return self._live
@@ -516,14 +516,15 @@ class Log:
 
     def _put_blob(self, digest: str, body: bytes) -> None:
         try:
-            put_blob(self.disk, self.root, digest, body)
+            put_blob(self.disk, self.root, digest, body, self._lasting)
         except OSError as error:
-            if error.errno not in NO_SPACE or self.degraded:
+            if error.errno not in NO_SPACE or not self.degrade():
                 raise
-            self.degrade()
-            put_blob(self.disk, self.root, digest, body)
+            put_blob(self.disk, self.root, digest, body, self._lasting)
 
     def _fail(self, error: BaseException) -> JournalFailed:
+        if isinstance(self.refusal, JournalFailed):
+            return self.refusal
         failure = JournalFailed(
             f"the journal {self.root!r} could not be written ({error}); what was not acknowledged may be lost. "
             "Check the disk, then start again: recovery keeps all that was acknowledged",

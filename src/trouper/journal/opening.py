@@ -49,7 +49,7 @@ from trouper.journal.format import (
 from trouper.journal.layout import Layout, read_layout
 from trouper.journal.log import RECENT_IDS_MAX, RESERVE_BYTES, Level, LiveSegment, Log, Recovery, Torn
 from trouper.journal.memory_disk import MemoryDisk
-from trouper.journal.reader import check_root, damaged, unreadable
+from trouper.journal.reader import check_root, damaged, opening_error
 from trouper.journal.segment import Damage, Segment, Tail, judge_tail, scan_after, scan_segment
 from trouper.journal.snapshots import newest_snapshot, remove_temporary_snapshots
 
@@ -86,8 +86,8 @@ def open_log(
             )
             return opening.read_only(read_layout(disk, path), why)
         return opening.writer(new_id)
-    except PermissionError as error:
-        raise unreadable(path, error) from None
+    except OSError as error:
+        raise opening_error(path, error) from error
 
 
 @attrs.frozen
@@ -115,6 +115,8 @@ class _Opening:
         self.level = level
         self.segment_bytes = segment_bytes
         self.redact = redact
+        #: There is no space: the log begins degraded.
+        self.full = False
 
     # -- for reading
 
@@ -167,7 +169,7 @@ class _Opening:
             if not disk.is_dir(root):
                 if disk.exists(root):
                     raise JournalNotADirectory(f"the journal {root!r} is a file; give a directory for it", root=root)
-                self.make_root()
+                disk.make_dirs(root)
                 return None
             layout = read_layout(disk, root)
         except NotADirectoryError:
@@ -178,18 +180,17 @@ class _Opening:
             return self.read_only(layout, self.too_new(layout.too_new))
         return None
 
-    def make_root(self) -> None:
-        missing = [self.root]
-        while not self.disk.is_dir(os.path.dirname(missing[-1])):
-            missing.append(os.path.dirname(missing[-1]))
-        try:
-            self.disk.make_dirs(self.root)
-        except OSError as error:
-            if error.errno != errno.EROFS:
-                raise
-            raise self.on_read_only_disk() from None
-        for path in reversed(missing):
-            self.disk.sync_dir(os.path.dirname(path))
+    def make_root_last(self) -> None:
+        """Sync the names on the way to the journal. Who made them is unknown: perhaps a process that was killed before it could."""
+        path = self.root
+        while (parent := os.path.dirname(path)) != path:
+            try:
+                self.disk.sync_dir(parent)
+            except OSError as error:
+                # What may not be read was not made by us, nor by one like us.
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
+                    raise
+            path = parent
 
     def take_lock(self) -> Lock:
         path = os.path.join(self.root, LOCK_NAME)
@@ -274,6 +275,7 @@ class _Opening:
         return _Live(scan.last, scan.checksum, scan.offset, scan.records, gaps, streams, recent, tail)
 
     def create(self, lock: Lock, journal: str) -> Log:
+        self.make_root_last()
         header = Header(journal=journal, number=1, epoch=1, first=1, previous=0, level=self.level)
         live = self.fresh(header, None, 0)
         recovery = Recovery(journal=journal, epoch=1, last=0, created=True)
@@ -294,6 +296,7 @@ class _Opening:
             )
             live.records, live.gaps, live.streams = found.records, found.gaps, found.streams
         else:
+            self.seal_again(old)
             header = Header(
                 journal=old.header.journal,
                 number=old.number + 1,
@@ -312,6 +315,22 @@ class _Opening:
             ignored_snapshots=ignored,
         )
         return self.ready(self.log(recovery, live, found.checksum, found.recent, lock, None))
+
+    def seal_again(self, old: Segment) -> None:
+        """Write the footer of a sealed segment once more, and sync it.
+
+        A footer vouches for the records before it, but not for itself: its own sync may have failed, or never come. Behind it a
+        new segment is about to begin, and then a missing footer would be damage.
+        """
+        if old.is_stub or old.footer is None:
+            return
+        file = self.disk.open_append(old.path)
+        try:
+            file.truncate(old.records_end)
+            write_all(file, old.footer.encode(old.records_end))
+            file.sync()
+        finally:
+            file.close()
 
     def keep_aside(self, segment: Segment, tail: Tail) -> str:
         """Put the torn bytes into a file of their own; after a crash in recovery, the same bytes are found there already."""
@@ -334,7 +353,19 @@ class _Opening:
             attempt += 1
 
     def fresh(self, header: Header, source: Segment | None, end: int) -> LiveSegment:
-        """A new live segment: temporary file, sync, rename, directory sync (J7)."""
+        """A new live segment; if there is no room for it, in that of the reserve."""
+        try:
+            return self.write_segment(header, source, end)
+        except OSError as error:
+            reserve = os.path.join(self.root, RESERVE_NAME)
+            if error.errno not in NO_SPACE or not self.disk.exists(reserve):
+                raise
+            self.disk.unlink(reserve)
+            self.full = True
+            return self.write_segment(header, source, end)
+
+    def write_segment(self, header: Header, source: Segment | None, end: int) -> LiveSegment:
+        """Temporary file, sync, rename, directory sync (J7)."""
         path = os.path.join(self.root, segment_name(header.number))
         file = create_temporary(self.disk, path)
         try:
@@ -365,11 +396,14 @@ class _Opening:
                 self.disk.unlink(os.path.join(self.root, name))
         remove_temporary_snapshots(self.disk, self.root)
         try:
-            self.disk.reserve(os.path.join(self.root, RESERVE_NAME), RESERVE_BYTES)
+            if not self.full:
+                self.disk.reserve(os.path.join(self.root, RESERVE_NAME), RESERVE_BYTES)
+                self.full = self.disk.free_bytes(self.root) < RESERVE_BYTES
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            log.degrade()
+            self.full = True
+        log.degraded = self.full
         return log
 
     # -- refusals

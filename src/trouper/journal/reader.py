@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 from collections.abc import Iterator
 
-from trouper.journal._errors import JournalDamaged, JournalNotADirectory, JournalNotFound, JournalUnreadable
+from trouper.journal._errors import (
+    JournalDamaged,
+    JournalError,
+    JournalFailed,
+    JournalFull,
+    JournalNotADirectory,
+    JournalNotFound,
+    JournalReadOnly,
+    JournalUnreadable,
+)
 from trouper.journal.blobs import check_blob, with_blob
-from trouper.journal.disk import Disk, File, OsDisk
+from trouper.journal.disk import NO_SPACE, Disk, File, OsDisk
 from trouper.journal.files import read_whole
 from trouper.journal.format import blob_of, is_gap, stream_of
 from trouper.journal.layout import Layout, read_layout
@@ -115,7 +125,7 @@ class Reader:
         if found is None:
             return payload
         digest, size, head = found
-        body = check_blob(self._disk, self.root, digest, size)
+        body = check_blob(self._disk, self.root, digest, size, stream_of(payload))
         if isinstance(body, Damage):
             raise damaged(self.root, body)
         return with_blob(head, body)
@@ -162,17 +172,24 @@ def check_root(disk: Disk, root: str) -> None:
         raise JournalNotADirectory(
             f"a part of the path {root!r} is a file; give a directory for the journal", root=root
         ) from None
-    except PermissionError as error:
-        raise unreadable(root, error) from None
+    except OSError as error:
+        raise opening_error(root, error) from error
 
 
-def unreadable(root: str, error: OSError) -> JournalUnreadable:
-    return JournalUnreadable(
-        f"the journal {root!r} cannot be opened by this user ({error.strerror}: {error.filename!r}); "
-        "run as its owner, or give another directory",
-        root=root,
-        errno=error.errno,
-    )
+def opening_error(root: str, error: OSError) -> JournalError:
+    """The named error for what the system said while a journal was being opened."""
+    said = f"{error.strerror}: {error.filename!r}" if error.filename else str(error.strerror or error)
+    kind: type[JournalError] = JournalFailed
+    remedy = "check the disk and try again: what was acknowledged is kept"
+    if isinstance(error, PermissionError):
+        kind, remedy = JournalUnreadable, "run as its owner, or give another directory"
+    elif error.errno in NO_SPACE:
+        kind, remedy = JournalFull, "free some space on its disk"
+    elif error.errno == errno.EROFS:
+        kind, remedy = JournalReadOnly, "its file system is read-only: mount it writable, or give another directory"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "too many files are open: close some, or raise the limit"
+    return kind(f"the journal {root!r} cannot be opened ({said}); {remedy}", root=root, errno=error.errno)
 
 
 def open_reader(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Reader:
@@ -184,6 +201,6 @@ def open_reader(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Re
     try:
         if not reader.layout().parts:
             raise JournalNotFound(f"the directory {path!r} holds no journal; check the path", root=path)
-    except PermissionError as error:
-        raise unreadable(path, error) from None
+    except OSError as error:
+        raise opening_error(path, error) from error
     return reader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
@@ -21,6 +22,9 @@ from trouper.journal.format import (
     parse_line,
     stream_of,
 )
+
+#: How a record with a barrier begins.
+_BARRIER = re.compile(rb"[0-9]{1,20} [0-9]{1,7} [0-9a-f]{8}\+ \{")
 
 
 class RawRecord(NamedTuple):
@@ -274,8 +278,11 @@ def judge_tail(file: File, path: str, scan: Scan, size: int, known: tuple[str, .
     reason = ""
     streams = dict.fromkeys(known)
     for index, raw in enumerate(lines):
-        # A NUL run may end in mid-line; the line behind it still speaks.
-        line = parse_line(raw.lstrip(b"\0"))
+        line = parse_line(raw)
+        in_place = index == 0 and line is not None
+        if line is None:
+            # A line end may be among the bad bytes; the line behind it still speaks.
+            line = next((found for at in _BARRIER.finditer(raw) if (found := parse_line(raw[at.start() :]))), None)
         if line is None:
             # A footer is written only after a sync of all records; so it vouches for them, if not for itself.
             place = decode_trailer(raw + b"\n") if raw.startswith(b"#end") else None
@@ -284,7 +291,6 @@ def judge_tail(file: File, path: str, scan: Scan, size: int, known: tuple[str, .
             continue
         records += 1
         streams[stream_of(line.payload)] = None
-        in_place = index == 0 and not raw.startswith(b"\0")
         if in_place and line.first != expected and crc32(line.payload, scan.checksum) != line.checksum:
             reason = reason or f"record {line.first} stands where {expected} belongs"
         elif line.barrier and line.first > expected:

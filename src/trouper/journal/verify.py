@@ -8,7 +8,7 @@ import attrs
 
 from trouper.journal.blobs import check_blob
 from trouper.journal.disk import Disk, OsDisk
-from trouper.journal.format import blob_of
+from trouper.journal.format import blob_of, stream_of
 from trouper.journal.reader import open_reader
 from trouper.journal.salvage import Gap, Salvage, TornTail
 from trouper.journal.segment import Damage
@@ -50,7 +50,7 @@ def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
                 # Few records end in a digit and a brace; those of a blob do.
                 if payload[-2] <= 0x39 and (blob := blob_of(payload)) is not None and blob[0] not in checked:
                     checked.add(blob[0])
-                    body = check_blob(disk, reader.root, blob[0], blob[1])
+                    body = check_blob(disk, reader.root, blob[0], blob[1], stream_of(payload))
                     if isinstance(body, Damage):
                         damage.append(body)
         elif isinstance(found, Gap):
