@@ -28,7 +28,15 @@ class AskedQuestion:
     secret: Annotated[bool, "The answer is a password or key: it is stored, and only a reference comes back"] = False
 
 
-@tool(display_name="Ask User", readonly=True, open_world=False, long_running=True, timeout_s=0, needs=("asker",))
+@tool(
+    display_name="Ask User",
+    idempotent=True,
+    destructive=False,
+    open_world=False,
+    long_running=True,
+    timeout_s=0,
+    needs=("asker",),
+)
 async def ask_user(
     context: ToolContext,
     questions: Annotated[list[AskedQuestion], Param("The questions", min_length=1, max_length=QUESTIONS_MAX)],

@@ -70,7 +70,7 @@ def make_run_command(
     ) -> ToolResult:
         """Run a program in the session's files, and return its exit code and output. It has no terminal and nothing to read from. Everything it starts ends with it.
 
-        Limits: 1-{TIMEOUT_MAX_S} s, then {GRACE_S:g} s between SIGTERM and SIGKILL; the first and last {KEPT_BYTES} bytes of each stream, halved; {PROCESSES_MAX} processes; {ARGUMENTS_BYTES_MAX} bytes of arguments.
+        Limits: 1-{TIMEOUT_MAX_S} s, then {GRACE_S:g} s between SIGTERM and SIGKILL; {KEPT_BYTES} bytes of each stream are kept, half from its start and half from its end; {PROCESSES_MAX} processes; {ARGUMENTS_BYTES_MAX} bytes of arguments.
         Errors: a program that cannot be started; a directory that is not there. A command that fails is a result marked as an error.
         """
         return await _carry_out(context, argv, directory, timeout_s, limits, environment)

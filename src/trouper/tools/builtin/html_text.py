@@ -60,11 +60,13 @@ _BLOCKS = frozenset(
         "ul",
     ]
 )
+#: An empty line goes before these even if nobody closed what came before.
+_APART = frozenset({"p", "ul", "ol", "table", "blockquote", "hr", *(f"h{level}" for level in range(1, 7))})
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _MARKS = {"b": "**", "strong": "**", "i": "_", "em": "_", "code": "`"}
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9:-]{0,40}")
 # Bounded: an endless number would otherwise be turned into an integer.
-_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});?")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}(?![0-9])|#[xX][0-9a-fA-F]{1,6}(?![0-9a-fA-F])|[a-zA-Z][a-zA-Z0-9]{1,31});?")
 _HREF = re.compile(r"""\bhref\s*=\s*(?:"([^"]{0,2000})"|'([^']{0,2000})'|([^\s"'>]{1,2000}))""", re.IGNORECASE)
 _TAG_CHARS_MAX = 10_000
 _BLANKS = re.compile(r"[ \t\r\f\v\u00a0]+")
@@ -113,7 +115,8 @@ def readable(page: str, *, style: Literal["text", "markdown"] = "markdown") -> R
         elif token.name in _MARKS and marked and not preformatted:
             pieces.append(_MARKS[token.name])
         elif token.name in _BLOCKS:
-            pieces.append("\n" if token.closing else "\n" + (_opening(token.name) if marked else ""))
+            apart = "\n\n" if token.name in _APART else "\n"
+            pieces.append("\n" if token.closing else apart + (_opening(token.name) if marked else ""))
     return Readable(" ".join("".join(title).split()), _tidy("".join(pieces)))
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import ssl
 
 CHARS_MAX = 50_000
+#: Of an HTML page, what is turned into text: some seconds of work at the worst.
+HTML_CHARS_MAX = 1_500_000
 REDIRECTS_MAX = DEFAULT_LIMITS.redirects_max
 WIRE_BYTES_MAX = DEFAULT_LIMITS.wire_bytes_max
 DECODED_BYTES_MAX = DEFAULT_LIMITS.decoded_bytes_max
@@ -93,18 +95,20 @@ def _body(page: Page, style: Literal["markdown", "text", "raw"], offset: int) ->
     if not _is_text(kind, page.body):
         return {**body, "binary": True, "note": "The page is not text, so it is not shown."}
     text = _decoded(page)
+    cut = page.cut
     if style != "raw" and (
         kind in ("text/html", "application/xhtml+xml")
         or text[:1000].lstrip().lower().startswith(("<!doctype html", "<html"))
     ):
-        page_text = readable(text, style=style)
+        cut = cut or len(text) > HTML_CHARS_MAX
+        page_text = readable(text[:HTML_CHARS_MAX], style=style)
         body["title"] = page_text.title[:500]
         text = page_text.text
     if offset > len(text):
         raise ToolError(f"the page has {len(text)} characters, and offset {offset} is past its end; use a smaller one")
     body["content"] = text[offset : offset + CHARS_MAX]
     body["next_offset"] = offset + CHARS_MAX if offset + CHARS_MAX < len(text) else None
-    body["note"] = _NOTE + (" The page was cut at the limit of what is fetched." if page.cut else "")
+    body["note"] = _NOTE + (" The page was cut at the limit of what is fetched." if cut else "")
     return body
 
 

@@ -89,12 +89,13 @@ class Searcher:
 
     def search(self, data: bytes, *, lines_max: int | None = None) -> Iterator[Match]:
         """The lines that match, numbered from 1. Nothing for binary data."""
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")  # so that `$` is the end of the line for both of the looks below
         if is_binary(data) or (self._whole is not None and self._whole.search(data) is None):
             return
         for number, line in enumerate(islice(_lines(data), lines_max), 1):
-            stripped = line.removesuffix(b"\r")
-            if self._lines.search(stripped) is not None:
-                yield Match(number, _shorten(stripped))
+            if self._lines.search(line) is not None:
+                yield Match(number, _shorten(line))
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
