@@ -1,0 +1,217 @@
+"""M7, M8: a step's question as Gemini's body."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trouper._errors import ConfigError
+from trouper.core.ids import CallId
+from trouper.core.messages import Media, Message, Opaque, Outcome, Text, Thinking, ToolAnswer, ToolCall, ToolSpec
+from trouper.models.gemini_request import GeminiSettings, RequestBuilder, model_path
+from trouper.models.protocol import ModelRequest
+
+HELLO = Message("user", (Text("hi"),))
+SIGNED = Opaque("gemini", {"thoughtSignature": "c2ln"})
+CALLS = Message(
+    "assistant",
+    (
+        Text("Let me see."),
+        ToolCall(CallId("call_1_1_0"), "look", {"at": "a"}, "p0", SIGNED),
+        ToolCall(CallId("call_1_1_1"), "look", {"at": "b"}),
+    ),
+)
+ANSWERS = Message(
+    "tool",
+    (
+        ToolAnswer(CallId("call_1_1_0"), "look", Outcome.OK, {"found": 1}, provider_id="p0"),
+        ToolAnswer(CallId("call_1_1_1"), "look", Outcome.ERROR, "no such thing"),
+    ),
+)
+LOOK = ToolSpec("look", "Look at it.", {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
+
+
+def body(
+    *messages: Message, settings: GeminiSettings | None = None, model: str = "gemini-3-flash", **request: Any
+) -> Any:
+    return json.loads(RequestBuilder(settings).body(ModelRequest(messages, **request), model))
+
+
+def test_the_least_body() -> None:
+    assert body(HELLO) == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+
+
+def test_a_step_with_calls_and_answers() -> None:
+    """M8: ids kept, signatures on their part, all the responses of a step in one user content."""
+    assert body(HELLO, CALLS, ANSWERS)["contents"][1:] == [
+        {
+            "role": "model",
+            "parts": [
+                {"text": "Let me see."},
+                {"thoughtSignature": "c2ln", "functionCall": {"id": "p0", "name": "look", "args": {"at": "a"}}},
+                {"functionCall": {"id": "call_1_1_1", "name": "look", "args": {"at": "b"}}},
+            ],
+        },
+        {
+            "role": "user",
+            "parts": [
+                {"functionResponse": {"id": "p0", "name": "look", "response": {"output": {"found": 1}}}},
+                {"functionResponse": {"id": "call_1_1_1", "name": "look", "response": {"error": "no such thing"}}},
+            ],
+        },
+    ]
+
+
+def test_messages_of_one_role_share_a_content() -> None:
+    """I5: Gemini's two roles take turns, though a note may follow the answers, and a user may speak twice."""
+    note = Message("user", (Text("A task ended."),), "notification")
+    contents = body(HELLO, HELLO, CALLS, ANSWERS, note)["contents"]
+    assert [(content["role"], len(content["parts"])) for content in contents] == [
+        ("user", 2),
+        ("model", 3),
+        ("user", 3),
+    ]
+
+
+@pytest.mark.parametrize(("model", "nested"), [("gemini-3-flash", True), ("gemini-2.5-pro", False), ("other", False)])
+def test_pictures_in_answers_stand_where_the_model_takes_them(model: str, nested: bool) -> None:
+    """M8."""
+    picture = Media("image/png", data="aGk=")
+    answer = ToolAnswer(CallId("call_1_1_0"), "look", Outcome.OK, "see", (picture,), "p0")
+    parts = body(HELLO, CALLS, Message("tool", (answer, ANSWERS.answers[1])), model=model)["contents"][2]["parts"]
+    inline = {"inlineData": {"mimeType": "image/png", "data": "aGk="}}
+    if nested:
+        assert parts[0]["functionResponse"]["parts"] == [inline]
+        assert len(parts) == 2
+    else:
+        assert "parts" not in parts[0]["functionResponse"]
+        assert parts[2] == inline
+
+
+def test_multimodal_input() -> None:
+    """M8: bytes inline, files by reference."""
+    message = Message(
+        "user", (Media("image/png", data="aGk="), Media("video/mp4", uri="https://f"), Text("What is it?"))
+    )
+    assert body(message)["contents"][0]["parts"] == [
+        {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
+        {"fileData": {"mimeType": "video/mp4", "fileUri": "https://f"}},
+        {"text": "What is it?"},
+    ]
+
+
+def test_what_belongs_to_another_provider_is_not_sent() -> None:
+    """M6: after a change of model, foreign signatures stay behind; the thinking itself is told."""
+    foreign = Message(
+        "assistant",
+        (
+            Thinking("hm", "anthropic-signature", Opaque("anthropic", {"x": 1})),
+            Text("so", Opaque("anthropic", {"y": 2})),
+        ),
+    )
+    assert body(HELLO, foreign)["contents"][1]["parts"] == [{"text": "hm", "thought": True}, {"text": "so"}]
+
+
+def test_system_text_tools_and_choice() -> None:
+    """M7."""
+    got = body(HELLO, system="Be brief.", tools=(LOOK,), tool_choice="look")
+    assert got["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+    assert got["tools"] == [
+        {
+            "functionDeclarations": [
+                {"name": "look", "description": "Look at it.", "parametersJsonSchema": LOOK.parameters}
+            ]
+        }
+    ]
+    assert got["toolConfig"] == {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["look"]}}
+    assert body(HELLO, tools=(LOOK,), tool_choice="none")["toolConfig"] == {"functionCallingConfig": {"mode": "NONE"}}
+    assert body(HELLO, tools=(LOOK,), tool_choice="any")["toolConfig"] == {"functionCallingConfig": {"mode": "ANY"}}
+    assert "toolConfig" not in body(HELLO, tools=(LOOK,))
+    assert "toolConfig" not in body(HELLO, tool_choice="any")
+
+
+def test_a_model_that_may_not_parallelise_is_told_so() -> None:
+    """L8."""
+    got = body(HELLO, system="Be brief.", tools=(LOOK,), parallel_tool_calls=False)["systemInstruction"]["parts"]
+    assert got[0] == {"text": "Be brief."}
+    assert "one function" in got[1]["text"]
+
+
+def test_generation_settings_of_the_request_come_before_the_clients() -> None:
+    """M7."""
+    settings = GeminiSettings(
+        generation={"temperature": 1.0, "thinkingConfig": {"includeThoughts": True}},
+        top={"safetySettings": [{"category": "X", "threshold": "OFF"}]},
+        tools=({"googleSearch": {}},),
+    )
+    got = body(HELLO, settings=settings, temperature=0.0, max_output_tokens=5, response_schema={"type": "object"})
+    assert got["generationConfig"] == {
+        "temperature": 0.0,
+        "thinkingConfig": {"includeThoughts": True},
+        "maxOutputTokens": 5,
+        "responseMimeType": "application/json",
+        "responseJsonSchema": {"type": "object"},
+    }
+    assert got["safetySettings"] == [{"category": "X", "threshold": "OFF"}]
+    assert got["tools"] == [{"googleSearch": {}}]
+
+
+def test_cached_content_brings_its_own_system_text_and_tools() -> None:
+    """M7: Gemini refuses a request that has both."""
+    settings = GeminiSettings(
+        top={"cachedContent": "cachedContents/abc", "toolConfig": {}}, tools=({"googleSearch": {}},)
+    )
+    got = body(HELLO, settings=settings, system="x", tools=(LOOK,), tool_choice="any")
+    assert set(got) == {"contents", "cachedContent"}
+
+
+def test_only_what_is_new_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The performance page: a turn's cost does not grow with its history."""
+    from trouper.models import wire_json
+
+    encoded: list[Any] = []
+    real = wire_json.encode
+    monkeypatch.setattr(wire_json, "encode", lambda value: encoded.append(value) or real(value))
+    builder = RequestBuilder()
+    history = tuple(Message("user" if i % 2 == 0 else "assistant", (Text(str(i)),)) for i in range(401))
+    builder.body(ModelRequest(history[:399], tools=(LOOK,), session="s"), "gemini-3-flash")
+    encoded.clear()
+    builder.body(ModelRequest(history, tools=(LOOK,), session="s"), "gemini-3-flash")
+    assert encoded == [[{"text": "399"}], [{"text": "400"}]]
+
+
+def test_a_look_alike_is_not_the_same_message() -> None:
+    """True equals 1 in Python, and not on the wire."""
+    builder = RequestBuilder()
+
+    def request(value: object) -> ModelRequest:
+        call = ToolCall(CallId("c"), "f", {"x": value})
+        answer = ToolAnswer(CallId("c"), "f", Outcome.OK, None)
+        return ModelRequest((HELLO, Message("assistant", (call,)), Message("tool", (answer,))), session="s")
+
+    assert b'"x":1' in builder.body(request(1), "m")
+    assert b'"x":true' in builder.body(request(True), "m")
+
+
+def test_the_cache_keeps_to_its_bound() -> None:
+    builder = RequestBuilder(cache_bytes_max=10_000)
+    for i in range(200):
+        builder.body(ModelRequest((Message("user", (Text("x" * 1000),)),), session=str(i)), "m")
+    assert sum(len(entry.text) for entry in builder._encoded.values()) == builder._cache_bytes <= 10_000
+    builder.forget("199")
+    assert builder._cache_bytes == sum(len(entry.text) for entry in builder._encoded.values())
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", "x?alt=json", "x&y", "a#b", "x\n", "models/../y"])
+def test_a_models_name_cannot_change_the_path(name: str) -> None:
+    """Names may come from settings that others write."""
+    with pytest.raises(ConfigError, match="not a model's name"):
+        model_path(name)
+
+
+def test_models_names_as_google_writes_them() -> None:
+    assert model_path("gemini-3-flash") == "models/gemini-3-flash"
+    assert model_path("models/gemini-3-flash") == "models/gemini-3-flash"
+    assert model_path("tunedModels/mine") == "tunedModels/mine"
