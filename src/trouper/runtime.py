@@ -83,7 +83,7 @@ class Runtime:
         self.writer = writer
         self.environment = environment
         self.epoch = log.epoch
-        self.owner = Owner(environment.ids.new("instance_"), os.getpid(), environment.now())
+        self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())
         self._log = log
         self._supervisor = supervisor
         self._outfit = outfit

@@ -5,6 +5,7 @@ Time comes twice. Deadlines use trio's clock, which only moves forward; what is 
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import time
@@ -30,6 +31,7 @@ class Environment:
     ids: IdSource = field(factory=SystemIds)
     #: For jitter only; nothing secret comes from it.
     random: random.Random = field(factory=random.Random)
+    pid: int = field(factory=os.getpid)
 
     def utc(self) -> datetime:
         return datetime.fromtimestamp(self.now(), UTC)

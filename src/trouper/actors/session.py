@@ -249,6 +249,8 @@ class SessionActor:
             command = self._recovery()
         with trio.CancelScope(shield=True):
             await self._handle([(command, None)])
+        # Recovery may have had nothing to say, and still there is work that nobody runs yet.
+        self._reconcile()
 
     def _recovery(self) -> Recover:
         return Recover(
