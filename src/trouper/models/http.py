@@ -18,7 +18,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
 import trio
@@ -247,6 +247,12 @@ class Endpoint:
             ),
         )
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Close all connections. The endpoint may be used again, and opens new ones then."""
         client, run, self._client, self._run = self._client, self._run, None, None
@@ -292,15 +298,15 @@ class ByteStream:
         self._credential = credential
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
+        body: Any = response.extensions.get("body")
         coded = response.headers.get("content-encoding", "identity").lower() != "identity"
-        body = response.extensions.get("body")
-        if coded or body is None:
-            self._pieces: Any = response.aiter_bytes() if coded else response.aiter_raw()
-            self._next: Callable[[], Awaitable[bytes]] = self._pieces.__anext__
+        # A transport made for tests gives the whole body at once, already read.
+        if coded or response.is_stream_consumed:
+            self._pieces: Any = response.aiter_bytes()
         else:
-            # Our own transport's: asked directly, without httpx's generators in between.
-            self._pieces = None
-            self._next = body.receive
+            # Our own transport's body is asked directly, without httpx's generators in between.
+            self._pieces = response.aiter_raw() if body is None else None
+        self._next: Callable[[], Awaitable[bytes]] = body.receive if self._pieces is None else self._pieces.__anext__
         #: Whether the body ended as HTTP says it should.
         self.ended = False
 

@@ -333,10 +333,13 @@ class Chunked:
                 out.append(piece)
                 at += len(piece)
                 self._left -= len(piece)
-                # Nearly always here already, so that it needs no search.
-                if not self._left and data[at : at + 2] == b"\r\n":
-                    at += 2
-                    self._expected = "size"
+                if not self._left and at < size:
+                    # Nearly always here already, so that it needs no search.
+                    if data[at : at + 2] == b"\r\n":
+                        at += 2
+                        self._expected = "size"
+                    elif data[at] not in b"\r\n":
+                        raise httpx.RemoteProtocolError("chunk without its line end")
                 continue
             line_end = data.find(b"\n", at)
             if line_end < 0:

@@ -1,0 +1,248 @@
+"""M2: the transport under the clients."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trouper._errors import ConfigError
+from trouper.models._errors import BadRequest, NetworkFault
+from trouper.models.http import Endpoint
+from trouper.models.trio_transport import Chunked
+
+Talk = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(*replies: bytes, close: bool = False) -> AsyncIterator[tuple[str, list[int]]]:
+    """Answers each request with the next of these bytes, whatever was asked. Its address, and requests per connection."""
+    counts: list[int] = []
+    left = iter(replies)
+
+    async def talk(stream: trio.SocketStream) -> None:
+        number = len(counts)
+        counts.append(0)
+        async with stream:
+            while True:
+                got = b""
+                while b"\r\n\r\n" not in got:
+                    try:
+                        piece = await stream.receive_some()
+                    except trio.BrokenResourceError:
+                        return
+                    if not piece:
+                        return
+                    got += piece
+                counts[number] += 1
+                await stream.send_all(next(left))
+                if close:
+                    return
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, talk, listeners)
+        yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}", counts
+        nursery.cancel_scope.cancel()
+
+
+async def fetch(endpoint: Endpoint) -> tuple[int, bytes]:
+    async with endpoint.open("/x", b"{}") as stream:
+        return stream.status, await stream.read_all(1_000_000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.lists(st.integers(1, 9), min_size=1), st.booleans())
+def test_the_chunked_coding_in_any_pieces(bodies: list[bytes], sizes: list[int], extras: bool) -> None:
+    extension, trailer = (b";a=b", b"x-t: 1\r\n") if extras else (b"", b"")
+    wire = (
+        b"".join(b"%x%s\r\n%s\r\n" % (len(body), extension, body) for body in bodies) + b"0\r\n" + trailer + b"\r\nMORE"
+    )
+    chunked = Chunked()
+    out, at = [], 0
+    for size in itertools.cycle(sizes):
+        out.append(chunked.take(wire[at : at + size]))
+        at += size
+        if chunked.ended or at >= len(wire):
+            break
+    assert b"".join(out) == b"".join(bodies)
+    assert chunked.ended
+    assert b"MORE".startswith(chunked.rest) or chunked.rest == b"MORE"
+
+
+@pytest.mark.parametrize(
+    "wire", [b"zz\r\n", b"-1\r\n", b"\r\n", b"3\r\nabcdef", b"1" * 5000, b"ffffffffffffffffff\r\n"]
+)
+def test_a_broken_chunked_coding_is_an_error(wire: bytes) -> None:
+    with pytest.raises(httpx.RemoteProtocolError):
+        Chunked().take(wire)
+
+
+async def test_connections_are_used_again() -> None:
+    """M2: after a reply with chunks, with a length, and with none at all."""
+    replies = (
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi",
+        b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 200 OK\ncontent-length: 2\n\nlf",
+    )
+    async with server(*replies) as (url, counts):
+        endpoint = Endpoint(url, provider="test")
+        assert [await fetch(endpoint) for _ in replies] == [(200, b"abc"), (200, b"hi"), (204, b""), (200, b"lf")]
+        assert counts == [4]
+        await endpoint.aclose()
+
+
+async def test_a_body_without_length_ends_with_its_connection() -> None:
+    async with server(
+        b"HTTP/1.1 200 OK\r\n\r\nall of it", b"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\nx", close=True
+    ) as (url, counts):
+        endpoint = Endpoint(url, provider="test")
+        assert [await fetch(endpoint), await fetch(endpoint)] == [(200, b"all of it"), (200, b"x")]
+        assert counts == [1, 1]
+        await endpoint.aclose()
+
+
+async def test_an_idle_connection_that_the_server_closed_is_not_used() -> None:
+    reply = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+    async with server(reply, reply, close=True) as (url, counts):
+        endpoint = Endpoint(url, provider="test")
+        assert await fetch(endpoint) == (200, b"hi")
+        await trio.testing.wait_all_tasks_blocked()
+        assert await fetch(endpoint) == (200, b"hi")
+        assert counts == [1, 1]
+        await endpoint.aclose()
+
+
+async def test_a_connection_with_more_in_it_than_the_reply_is_not_used_again() -> None:
+    """Or the next reply would be someone else's."""
+    reply = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+    async with server(reply + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil", reply) as (url, counts):
+        endpoint = Endpoint(url, provider="test")
+        assert [await fetch(endpoint), await fetch(endpoint)] == [(200, b"hi"), (200, b"hi")]
+        assert counts == [1, 1]
+        await endpoint.aclose()
+
+
+async def test_a_body_left_half_way_closes_its_connection() -> None:
+    """M2."""
+    reply = b"HTTP/1.1 200 OK\r\ncontent-length: 200\r\n\r\nhi"
+    async with server(reply, reply) as (url, counts):
+        endpoint = Endpoint(url, provider="test")
+        for _ in range(2):
+            async with endpoint.open("/x", b"{}") as stream:
+                assert await stream.receive() == b"hi"
+        assert counts == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -2\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nbroken line\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 300_000 + b"\r\n",
+    ],
+    ids=range(11),
+)
+async def test_a_broken_reply_is_a_network_fault(reply: bytes) -> None:
+    """M1, L14: and one that may be tried again."""
+    async with server(reply, close=True) as (url, _):
+        with pytest.raises(NetworkFault) as caught:
+            await fetch(Endpoint(url, provider="test"))
+        assert caught.value.retryable
+
+
+async def test_nobody_there_is_a_network_fault() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    await listeners[0].aclose()
+    with pytest.raises(NetworkFault, match="cannot connect"):
+        await fetch(Endpoint(f"http://127.0.0.1:{port}", provider="test"))
+
+
+async def test_connecting_has_a_deadline(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M2, L12."""
+
+    async def never(*_: object, **__: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(trio, "open_tcp_stream", never)
+    start = trio.current_time()
+    with pytest.raises(NetworkFault, match="in time"):
+        await fetch(Endpoint("http://192.0.2.1", provider="test", connect_timeout_s=7))
+    assert trio.current_time() - start == 7
+
+
+async def test_headers_cannot_smuggle() -> None:
+    async with server(b"") as (url, counts):
+        with pytest.raises(BadRequest, match="cannot be sent"):
+            await fetch(Endpoint(url, provider="test", headers={"x": "a\r\nevil: 1"}))
+        assert counts in ([], [0])
+
+
+async def test_a_transport_of_ones_own() -> None:
+    """M3."""
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, content=b"mine")
+
+    endpoint = Endpoint(
+        "https://api.example", provider="test", headers={"x-team": "a"}, transport=httpx.MockTransport(answer)
+    )
+    assert await fetch(endpoint) == (200, b"mine")
+    assert seen[0].headers["x-team"] == "a"
+    assert str(seen[0].url) == "https://api.example/x"
+
+
+async def test_a_proxy_is_asked_for_the_whole_address() -> None:
+    """M3: proxies can be given."""
+    seen: list[bytes] = []
+
+    async def talk(stream: trio.SocketStream) -> None:
+        async with stream:
+            seen.append(bytes(await stream.receive_some()))
+            await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nproxy")
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, talk, listeners)
+        endpoint = Endpoint("http://api.example", provider="test", proxy=f"http://127.0.0.1:{port}")
+        assert await fetch(endpoint) == (200, b"proxy")
+        await endpoint.aclose()
+        nursery.cancel_scope.cancel()
+    assert seen[0].startswith(b"POST http://api.example/x HTTP/1.1")
+
+
+def test_proxies_of_the_environment_are_not_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trouper.models.http import _proxied_by_environment
+
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", "internal.example")
+    assert _proxied_by_environment("https://generativelanguage.googleapis.com")
+    assert not _proxied_by_environment("https://internal.example")
+    assert not _proxied_by_environment("https://localhost:8000")
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "generativelanguage.googleapis.com", "http://"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="base_url"):
+        Endpoint(url, provider="test")
