@@ -283,11 +283,15 @@ class RootedFiles:
     def _open_root(self) -> int:
         """The top, after making sure that it is ours alone. Its faults are the operator's to mend, not the model's."""
         try:
-            make_trusted(self._base)
-            descriptor = open_in(self._base, OPEN_DIRECTORY)
+            try:
+                descriptor = open_in(self._base, OPEN_DIRECTORY)
+            except FileNotFoundError:
+                make_trusted(self._base)
+                descriptor = open_in(self._base, OPEN_DIRECTORY)
         except OSError as error:
             raise ConfigError(
-                f"state root {str(self._base)!r} is not a directory of its own ({error}); name a real directory"
+                f"state root {str(self._base)!r} is not a directory of its own ({error.strerror}); name a real directory",
+                path=str(self._base),
             ) from error
         try:
             require_private(descriptor, str(self._base), tighten=False)

@@ -1,0 +1,146 @@
+"""What `RootedFiles` promises besides confinement (T17): whole writes, quotas that count, compare-and-swap, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from trouper._errors import ConfigError
+from trouper.tools.guards import rooted
+from trouper.tools.guards.descriptors import FileRefused, content_hash
+from trouper.tools.guards.names import NameRefused, parse_path
+from trouper.tools.guards.rooted import Quota, RootedFiles
+
+
+def at(tmp: Path, **options: object) -> RootedFiles:
+    return RootedFiles(tmp / "state", "files", "one", **options)  # type: ignore[arg-type]
+
+
+def test_paths_are_taken_apart() -> None:
+    assert parse_path("a//b/./c/") == ("a", "b", "c")
+    assert parse_path(".") == parse_path("") == parse_path("./") == ()
+    assert parse_path("日本/café 1.txt") == ("日本", "café 1.txt")
+    with pytest.raises(NameRefused, match="levels deep"):
+        parse_path("d/" * 65 + "f")
+
+
+def test_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = at(tmp_path)
+    files.write("a", b"old")
+
+    def full(descriptor: int, data: bytes) -> None:
+        os.write(descriptor, data[:1])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rooted, "write_all", full)
+    with pytest.raises(FileRefused, match="disk is full"):
+        files.write("a", b"new")
+    assert files.read("a") == b"old"
+    assert os.listdir(files.root) == ["a"]
+
+
+def test_temporary_files_of_a_crash_are_swept_and_never_shown(tmp_path: Path) -> None:
+    files = at(tmp_path)
+    files.write("sub/a", b"x")
+    for place in (files.root, files.root / "sub"):
+        (place / ".trouper-tmp-deadbeef-1").write_bytes(b"half")
+    assert [entry.name for entry in files.list()] == ["sub"]
+    with pytest.raises(NameRefused, match="reserved"):
+        files.read(".trouper-tmp-deadbeef-1")
+    files.usage()
+    assert sorted(place.name for place in files.root.rglob("*")) == ["a", "sub"]
+
+
+def test_durable_writes_reach_the_disk_before_the_name_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    sync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (steps.append("sync"), sync(descriptor))[1])
+    monkeypatch.setattr(os, "rename", lambda *names, **where: (steps.append("rename"), rename(*names, **where))[1])
+    at(tmp_path, durable=True).write("a", b"x")
+    assert steps == ["sync", "rename", "sync"]
+
+
+def test_quota_counts_what_is_there_and_lets_one_make_room(tmp_path: Path) -> None:
+    files = at(tmp_path, quota=Quota(bytes_max=100, entries_max=5, file_bytes_max=80))
+    files.write("a", bytes(80))
+    with pytest.raises(FileRefused, match="one file may have 80"):
+        files.write("b", bytes(81))
+    with pytest.raises(FileRefused, match="limits are 100 bytes and 5 entries"):
+        files.write("b", bytes(21))
+    (files.root / "by_command").write_bytes(bytes(200))
+    files.write("a", bytes(10))  # smaller than it was: the way out is never shut
+    files.delete("by_command")
+    files.write("b", bytes(80))
+    assert files.usage() == rooted.Usage(90, 2)
+
+
+def test_quota_notices_files_that_commands_have_removed(tmp_path: Path) -> None:
+    files = at(tmp_path, quota=Quota(bytes_max=100, entries_max=5, file_bytes_max=100))
+    files.write("a", bytes(100))
+    os.unlink(files.root / "a")
+    files.write("b", bytes(100))
+
+
+def test_compare_and_swap_has_one_winner(tmp_path: Path) -> None:
+    """Through separate instances, as separate calls may have them."""
+    at(tmp_path).write("n", b"0")
+    start = content_hash(b"0")
+    won: list[int] = []
+    gate = threading.Barrier(8)
+
+    def attempt(number: int) -> None:
+        files = at(tmp_path)
+        gate.wait()
+        try:
+            files.edit("n", lambda _: str(number).encode(), expected_hash=start)
+        except FileRefused:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert at(tmp_path).read("n") == str(won[0]).encode()
+
+
+def test_mode_is_kept_without_its_dangerous_bits(tmp_path: Path) -> None:
+    files = at(tmp_path)
+    files.write("run", b"#!/bin/sh\n")
+    os.chmod(files.root / "run", 0o4755)
+    files.edit("run", lambda data: data + b"true\n")
+    assert (files.root / "run").stat().st_mode & 0o7777 == 0o755
+
+
+def test_root_that_is_a_file_is_the_operators_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(ConfigError, match="name a real directory"):
+        at(tmp_path).write("a", b"x")
+
+
+def test_old_directories_are_made_private(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "files").mkdir()
+    os.chmod(tmp_path / "state" / "files", 0o755)
+    at(tmp_path).write("a", b"x")
+    assert (tmp_path / "state" / "files").stat().st_mode & 0o777 == 0o700
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    files = at(tmp_path)
+    files.write("d/a", b"x")
+    (files.root / "link").symlink_to("d")
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else None
+    for path in ("d/a", "link/a", "d/a/b", "missing/x", "d", "../x"):
+        for action in (files.read, files.stat, files.list, files.delete, lambda path: files.write(path, b"y")):
+            try:
+                action(path)
+            except (FileRefused, NameRefused):
+                continue
+    if before is not None:
+        assert len(os.listdir("/proc/self/fd")) == before
