@@ -22,7 +22,7 @@ import outcome
 import trio
 
 from trouper._errors import UsageError
-from trouper.journal import Entry, JournalClosed, JournalError, JournalFailed, Log, OsDisk
+from trouper.journal import Entry, JournalClosed, JournalFailed, Log, OsDisk
 from trouper.journal.log import Batch
 from trouper.journal.sync_thread import Flight, SyncThread
 
@@ -331,10 +331,13 @@ class JournalWriter:
         error: BaseException | None = None
         try:
             self.log.commit(batch, sync=self.log.level == "fsync")
-        except JournalError as caught:
+        except BaseException as caught:
+            # Whatever it is, those who wait must hear of it; they are shielded, and nothing else would wake them.
             error = caught
         flight.land(error, 0.0)
         self._land(flight)
+        if error is not None and not isinstance(error, Exception):
+            raise error
 
     def _tell_landed(self, flight: Flight) -> None:
         """In the sync thread: have the event loop land the flight."""

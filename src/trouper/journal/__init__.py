@@ -8,6 +8,7 @@ from trouper.journal._errors import (
     JournalClosed,
     JournalDamaged,
     JournalError,
+    JournalExists,
     JournalFailed,
     JournalFull,
     JournalLocked,
@@ -22,6 +23,8 @@ from trouper.journal.log import Batch, Entry, Level, Log, Recovery, Torn
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.journal.opening import open_log
 from trouper.journal.reader import Reader, open_reader
+from trouper.journal.repair import Repaired, repair
+from trouper.journal.retention import Retired, retire
 from trouper.journal.segment import Damage, RawRecord
 from trouper.journal.snapshots import Snapshot
 from trouper.journal.verify import Report, verify
@@ -36,6 +39,7 @@ __all__ = [
     "JournalClosed",
     "JournalDamaged",
     "JournalError",
+    "JournalExists",
     "JournalFailed",
     "JournalFull",
     "JournalLocked",
@@ -52,10 +56,14 @@ __all__ = [
     "RawRecord",
     "Reader",
     "Recovery",
+    "Repaired",
     "Report",
+    "Retired",
     "Snapshot",
     "Torn",
     "open_log",
     "open_reader",
+    "repair",
+    "retire",
     "verify",
 ]

@@ -15,6 +15,12 @@ class JournalNotFound(JournalError):
     exit_code = 66
 
 
+class JournalExists(JournalError):
+    """Something is where a new journal is to be written."""
+
+    exit_code = 73
+
+
 class JournalNotADirectory(JournalError):
     """The path of the journal, or a part of it, is a file."""
 

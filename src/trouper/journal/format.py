@@ -214,6 +214,7 @@ class Line(NamedTuple):
     checksum: int
     barrier: bool
     payload: bytes
+    gap: bool
 
 
 def parse_line(line: bytes) -> Line | None:
@@ -222,7 +223,7 @@ def parse_line(line: bytes) -> Line | None:
     if match is None or int(match[3]) != len(match[6]):
         return None
     first = int(match[1])
-    return Line(first, int(match[2] or first), int(match[4], 16), match[5] == b"+", match[6])
+    return Line(first, int(match[2] or first), int(match[4], 16), match[5] == b"+", match[6], match[2] is not None)
 
 
 def stream_of(payload: bytes) -> str:

@@ -90,6 +90,28 @@ def open_log(
         raise opening_error(path, error) from error
 
 
+def take_lock(disk: Disk, root: str) -> Lock:
+    """The lock of a journal; `JournalLocked` names the process that has it (J9)."""
+    path = os.path.join(root, LOCK_NAME)
+    try:
+        return disk.lock(path, json.dumps({"pid": os.getpid()}))
+    except BlockingIOError:
+        pid = _owner(disk, path)
+        who = f"process {pid}" if pid is not None else "another process"
+        raise JournalLocked(
+            f"the journal {root!r} is being written by {who}; stop that first, attach to it, or use another directory",
+            root=root,
+            pid=pid,
+        ) from None
+
+
+def _owner(disk: Disk, path: str) -> int | None:
+    try:
+        return int(json.loads(read_whole(disk, path))["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 @attrs.frozen
 class _Live:
     """What the whole check of the last segment found: where its good records end, and what is behind them."""
@@ -148,7 +170,7 @@ class _Opening:
         if refused is not None:
             return refused
         try:
-            lock = self.take_lock()
+            lock = take_lock(self.disk, self.root)
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
@@ -191,25 +213,6 @@ class _Opening:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
                     raise
             path = parent
-
-    def take_lock(self) -> Lock:
-        path = os.path.join(self.root, LOCK_NAME)
-        try:
-            return self.disk.lock(path, json.dumps({"pid": os.getpid()}))
-        except BlockingIOError:
-            pid = self.owner(path)
-            who = f"process {pid}" if pid is not None else "another process"
-            raise JournalLocked(
-                f"the journal {self.root!r} is being written by {who}; stop that first, attach to it, or use another directory",
-                root=self.root,
-                pid=pid,
-            ) from None
-
-    def owner(self, path: str) -> int | None:
-        try:
-            return int(json.loads(read_whole(self.disk, path))["pid"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
     def recover(self, lock: Lock, new_id: Callable[[], str]) -> Log:
         layout = read_layout(self.disk, self.root)

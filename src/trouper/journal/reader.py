@@ -105,6 +105,12 @@ class Reader:
         finally:
             file.close()
 
+    def raw(self, segment: Segment) -> Iterator[bytes]:
+        """The payloads of one segment as they stand there, blobs not resolved."""
+        for block in self._blocks(segment, 0):
+            for _, payload in block:
+                yield payload
+
     def open_segment(self, segment: Segment) -> File:
         """The file of a segment; that of an archived one is unpacked into memory."""
         if not segment.archive:

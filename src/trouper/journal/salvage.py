@@ -39,7 +39,16 @@ class TornTail:
     size: int
 
 
-Found = list[tuple[int, bytes]] | Gap | TornTail
+@attrs.frozen
+class Dropped:
+    """Records that an explicit command dropped (J15): no damage."""
+
+    first: int
+    last: int
+    sessions: tuple[str, ...]
+
+
+Found = list[tuple[int, bytes]] | Gap | TornTail | Dropped
 
 
 class Salvage:
@@ -86,8 +95,9 @@ class Salvage:
 
     def _segment(self, segment: Segment, *, is_last: bool) -> Iterator[Found]:
         if segment.archive == "" and segment.footer is not None:
-            # Dropped on purpose.
-            self.last, self.checksum = segment.footer.last, segment.footer.checksum
+            footer = segment.footer
+            self.last, self.checksum = footer.last, footer.checksum
+            yield Dropped(footer.first, footer.last, footer.streams)
             return
         try:
             file = self._reader.open_segment(segment)

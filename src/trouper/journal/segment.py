@@ -192,7 +192,7 @@ class Scan:
     def _pass_gap(self, raw: bytes) -> tuple[int, bytes] | None:
         """Step over a gap line that `repair` wrote; None if the line that stopped the scan is none, or a wrong one."""
         line = parse_line(raw)
-        if line is None or line.first == line.last:
+        if line is None or not line.gap:
             return None
         if line.first != self.last + 1 or line.last < line.first or line.checksum != crc32(line.payload, self.checksum):
             self.problem = "a gap line is wrong"

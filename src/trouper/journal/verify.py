@@ -55,7 +55,7 @@ def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
                         damage.append(body)
         elif isinstance(found, Gap):
             damage.append(found.damage)
-        else:
+        elif isinstance(found, TornTail):
             torn = found
     live = reader.layout().live
     snapshots: tuple[Damage, ...] = ()
