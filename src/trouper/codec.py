@@ -73,6 +73,18 @@ def _generate_structure(cls: type) -> Callable[[Any, Any], Any]:
     return make_dict_structure_fn(cls, _converter, _cattrs_detailed_validation=False)
 
 
+def _is_tuple_of(kind: Any) -> bool:
+    return typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (Ellipsis,)
+
+
+def _generate_structure_tuple(kind: Any) -> Callable[[Any, Any], Any]:
+    """cattrs asks for the members' hook once per value; once per type is enough."""
+    member = typing.get_args(kind)[0]
+    read = _converter.get_structure_hook(member)
+    return lambda values, _: tuple([read(value, member) for value in values])
+
+
+_converter.register_structure_hook_factory(_is_tuple_of, _generate_structure_tuple)
 _converter.register_unstructure_hook_factory(attrs.has, _generate_unstructure)
 _converter.register_structure_hook_factory(attrs.has, _generate_structure)
 
@@ -177,6 +189,8 @@ class _CauseField:
     repeated: bool
     default: Any
     write: Callable[[Any], Any]
+    read: Callable[[Any, Any], Any]
+    type: Any
 
 
 _cause_plans: dict[tuple[type, type], tuple[_CauseField, ...]] = {}
@@ -193,6 +207,8 @@ def _cause_plan(command: type, first: type) -> tuple[_CauseField, ...]:
                 f.name in there,
                 f.default.factory() if isinstance(f.default, attrs.Factory) else f.default,  # type: ignore[arg-type]
                 _converter.get_unstructure_hook(hints[f.name]),
+                _converter.get_structure_hook(hints[f.name]),
+                hints[f.name],
             )
             for f in attrs.fields(command)
         )
@@ -221,11 +237,10 @@ def _cause_from_json(name: str, value: Mapping[str, Json], first: Any) -> Any:
         raise UndecodableRecord(
             f"a command of type {name!r} is unknown; a newer Trouper wrote this journal: upgrade to read it"
         )
-    hints = typing.get_type_hints(cls)
     given: dict[str, Any] = {}
     for known in _cause_plan(cls, type(first)):
         if known.name in value:
-            given[known.name] = _converter.structure(value[known.name], hints[known.name])
+            given[known.name] = known.read(value[known.name], known.type)
         elif known.repeated:
             given[known.name] = getattr(first, known.name)
     return cls(**given)

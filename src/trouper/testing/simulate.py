@@ -357,10 +357,11 @@ def _check_intent(world: World, context: ToolContext) -> None:
     if context.task_id is not None:
         return
     log = runtime._log
+    wanted = context.call_id.encode()
     for raw in log.records(stream=context.session_id):
-        if is_gap(raw.payload):
+        if wanted not in raw.payload or b"CallStarted" not in raw.payload:
             continue
-        for event in codec.decode(raw.payload, raw.seq).events:
+        for event in codec.decode_events(raw.payload, raw.seq)[2]:
             if isinstance(event, CallStarted) and event.call == context.call_id and raw.seq <= log.durable:
                 return
     world.wrong(f"I2: {context.call_id} of {context.session_id} runs before its intent is durable")
