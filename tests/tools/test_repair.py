@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import pytest
 
 from trouper.tools import InvalidArguments, Param, Tool, parse_arguments, tool
-from trouper.tools.arguments import ARGUMENTS_MAX, DEPTH_MAX, KEYS_MAX, REPAIR_MAX
+from trouper.tools.arguments import ARGUMENTS_MAX, DEPTH_MAX, ITEMS_MAX, KEYS_MAX, REPAIR_MAX
 from trouper.tools.complaint import summarised
 
 
@@ -176,6 +176,8 @@ def test_size_and_number_of_keys_are_capped() -> None:
         parse_arguments('{"a": "' + "x" * ARGUMENTS_MAX + '"}')
     with pytest.raises(InvalidArguments, match="at most"):
         parse_arguments({"a": "x" * (4 * ARGUMENTS_MAX + 1)})
+    with pytest.raises(InvalidArguments, match=f"more than {ITEMS_MAX} items"):
+        parse_arguments({"a": [[]] * (ITEMS_MAX + 1)})
     with pytest.raises(InvalidArguments, match=f"more than {KEYS_MAX} keys"):
         parse_arguments(json.dumps({str(number): 0 for number in range(KEYS_MAX + 1)}))
 
@@ -437,9 +439,23 @@ def test_complaint_lists_twelve_fields_at_most() -> None:
     assert len(told) < 4_000
 
 
-def test_complaint_about_a_huge_list_is_short_and_quick() -> None:
-    told = complaint({"path": "a", "numbers": [{}] * 50_000})
-    assert len(told) < 2_000
+def test_complaint_about_very_many_parts_names_the_first_only() -> None:
+    """Security: to look for every mistake in a megabyte of them would hold up every session for seconds."""
+    told = complaint({"path": "a", "tags": [{}] * 50_000, "line": "x"})
+    assert told.count("\n- ") == 1
+    assert complaint({"path": "a", "numbers": json.dumps([{}] * 50_000)}).endswith(
+        " chars, " + '"[' + "{}, " * 19 + '{},...")'
+    )
+
+
+def test_very_many_repairs_leave_few_notes() -> None:
+    @tool
+    async def add(numbers: list[int]) -> None: ...
+
+    prepared = add.prepare({"numbers": ["1"] * 1_000})
+    assert prepared.arguments == {"numbers": [1] * 1_000}
+    assert len(prepared.notes) == 21
+    assert prepared.notes[-1] == "and 980 repairs more"
 
 
 def test_complaint_about_limits_names_them() -> None:

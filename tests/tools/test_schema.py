@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, MutableSequence, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, Required, TypedDict, TypeVar, Union
+from typing import Annotated, Any, Final, Literal, NewType, NotRequired, Optional, Required, TypedDict, TypeVar, Union
 from uuid import UUID
 
 import annotated_types
@@ -164,6 +164,64 @@ def test_inherited_typed_dict_keeps_all_its_keys() -> None:
     schema = schema_of(MoreOptions)
     assert set(schema["properties"]) == {"verbose", "name", "depth", "hint"}
     assert set(schema["required"]) == {"name", "depth"}
+
+
+Whole = NewType("Whole", int)
+
+
+@attrs.frozen
+class Abstract:
+    a: Sequence[int]
+    b: Mapping[str, float]
+    c: Collection[str]
+    d: Iterable[Whole]
+    e: Set[int]
+    f: MutableMapping[str, list[date]]
+    g: Annotated[int, Param(ge=1)]
+    h: Literal[1, 2] | None
+    i: datetime | None
+    j: int | str | list[int]
+    k: dict[str, Any]
+    l: tuple[int, ...]  # noqa: E741
+    m: Final[int]
+    n: MutableSequence[int]
+
+
+async def test_abstract_and_odd_annotations_are_structured() -> None:
+    @tool
+    async def take(given: Abstract) -> None:
+        seen.append(given)
+
+    seen: list[Abstract] = []
+    arguments = {
+        "given": {
+            "a": [1],
+            "b": {"x": 1},
+            "c": ["q"],
+            "d": [1.0],
+            "e": [2],
+            "f": {"y": ["2026-01-01"]},
+            "g": 3,
+            "h": 2,
+            "i": None,
+            "j": "s",
+        }
+        | {"k": {"z": [1]}, "l": [1, 2], "m": 7, "n": [8]}
+    }
+    await take.run(take.prepare(arguments).arguments, ToolContext())
+    (given,) = seen
+    assert list(given.a) == [1]
+    assert (dict(given.b), type(given.b["x"])) == ({"x": 1.0}, float)
+    assert [list(given.c), list(given.d), set(given.e), given.l, given.m, list(given.n)] == [
+        ["q"],
+        [1],
+        {2},
+        (1, 2),
+        7,
+        [8],
+    ]
+    assert given.f == {"y": [date(2026, 1, 1)]}
+    assert (given.g, given.h, given.i, given.j, given.k) == (3, 2, None, "s", {"z": [1]})
 
 
 class Stay(TypedDict):

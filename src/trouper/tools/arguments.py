@@ -22,6 +22,8 @@ ARGUMENTS_MAX = 1_048_576
 DEPTH_MAX = 64
 #: Keys of all objects together.
 KEYS_MAX = 20_000
+#: Items of all lists together, where they have to be looked at one by one.
+ITEMS_MAX = 100_000
 #: Repairing costs microseconds a character on the event loop, so long texts are refused instead.
 REPAIR_MAX = 32_768
 #: The digits of the widest integer that fits 64 bits, with its sign.
@@ -29,6 +31,10 @@ _INTEGER_DIGITS = 20
 _INTEGER_MIN, _INTEGER_MAX = -(1 << 63), (1 << 64) - 1
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+#: Values within values that repair and complaint walk through, for the same reason.
+NODES_MAX = 2_000
 
 
 @frozen
@@ -82,9 +88,23 @@ def guarded(value: object) -> Parsed:
     return Parsed(value)
 
 
+def is_large(value: Json) -> bool:
+    """Whether `value` has more parts than may be walked through one by one on the event loop."""
+    rest, count = [value], 0
+    while rest:
+        each = rest.pop()
+        if isinstance(each, (list, dict)):
+            count += len(each)
+            if count > NODES_MAX:
+                return True
+            rest.extend(each.values() if isinstance(each, dict) else each)
+    return False
+
+
 class _Scrub:
     def __init__(self) -> None:
         self.keys = 0
+        self.items = 0
         self.replaced = False
 
     def walk(self, value: object, depth: int) -> Json:
@@ -112,6 +132,9 @@ class _Scrub:
                 for key, each in value.items()
             }
         if isinstance(value, (list, tuple)):
+            self.items += len(value)
+            if self.items > ITEMS_MAX:
+                raise InvalidArguments(f"the arguments have more than {ITEMS_MAX} items in lists; send fewer")
             return [self.walk(each, depth + 1) for each in value]
         raise InvalidArguments(f"the arguments hold a value of type {kind.__name__}, which is not JSON")
 
@@ -148,7 +171,9 @@ def _repaired(text: str, error: json.JSONDecodeError) -> Parsed:
         found = ""
     if not isinstance(found, (dict, list)):
         raise InvalidArguments(f"{broken}; send them again as one valid JSON object")
-    cut_short = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
+    outside = _STRINGS.sub("", text)
+    open_brackets = outside.count("{") + outside.count("[") - outside.count("}") - outside.count("]")
+    cut_short = '"' in outside or open_brackets > 0
     clean = guarded(found)
     note = (
         "closed JSON that broke off in the middle"

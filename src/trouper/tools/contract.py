@@ -23,7 +23,7 @@ from trouper.tools.context import SERVICE_NAMES
 from trouper.tools.errors import InvalidArguments
 from trouper.tools.repair import SchemaRepair, has_path_field
 from trouper.tools.results import ToolResult, as_result
-from trouper.tools.validation import Compiled, compiled_parameters
+from trouper.tools.validation import Compiled, compiled_parameters, errors_in
 
 if TYPE_CHECKING:
     from trouper.tools.context import ToolContext
@@ -202,7 +202,7 @@ class Tool:
             return mended, notes + more
         if type(given) is not dict:
             raise listed(self.name, [("arguments", f"expected object, got {summarised(given)}")])
-        raise complaint(self.name, self.validator.iter_errors(given), tuple(self.parameters.get("properties", ())))
+        raise complaint(self.name, errors_in(given, self.validator), tuple(self.parameters.get("properties", ())))
 
     async def run(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Runs the tool on prepared arguments."""

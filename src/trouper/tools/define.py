@@ -88,8 +88,10 @@ def tool(
     `background`: `True` if a call may go on in the background, or a function with the same parameters that is run there instead.
     Everything else is as in `Tool` and `Hints`.
     """
-    # Where the decorator stands: names that only exist there can be used in annotations.
+    # Where the decorator stands: names that only exist there can be used in annotations. `registry.tool` stands in between.
     frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "trouper.tools.registry":
+        frame = frame.f_back
 
     def define(function: Callable[..., Any]) -> Tool:
         if isinstance(function, Tool):
@@ -152,6 +154,8 @@ class Shape:
             if name in bound:
                 try:
                     bound[name] = structure(bound[name])
+                except ToolDefinitionError:
+                    raise
                 except Exception as error:
                     raise listed(self.tool, _located(name, bound[name], error)) from error
         return bound

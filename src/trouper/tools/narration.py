@@ -28,6 +28,8 @@ _SECRET_VALUE = re.compile(
     r"|(?i:password|passwd|secret|token|api[-_]?key)\s*[=:]\s*\S+"
     r"|(?<![A-Za-z0-9_-])(?=[A-Za-z_-]{0,64}[0-9])(?=[0-9_-]{0,64}[A-Za-z])[A-Za-z0-9_-]{32,}"
 )
+#: Characters that turn the direction of what follows: a line could read as something else than it says.
+_BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>]{1,2000}", re.IGNORECASE)
 
 
@@ -58,7 +60,7 @@ def one_line(text: str) -> str:
     if len(text) > _SCANNED_MAX:
         # The last word may be half a key, which no pattern would know.
         text = text[:_SCANNED_MAX].rpartition(" ")[0]
-    line = " ".join(redacted(clean_text(text)).split())
+    line = " ".join(redacted(_BIDI.sub("", clean_text(text))).split())
     return line if len(line) <= LINE_MAX else line[: LINE_MAX - 3] + "..."
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from trouper.core.messages import Json
-from trouper.tools.arguments import DEPTH_MAX, Parsed, parse_arguments, parse_json
+from trouper.tools.arguments import DEPTH_MAX, Parsed, is_large, parse_arguments, parse_json
 from trouper.tools.errors import InvalidArguments
 from trouper.tools.validation import Compiled, compiled
 
@@ -28,6 +28,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "replaceAll": ("replace_all",),
     "cmd": ("command",),
 }
+#: Notes of one repair; a list of a thousand quoted numbers needs no thousand notes.
+NOTES_MAX = 20
 _INTEGER = re.compile(r"-?\d{1,18}\Z")
 _NUMBER = re.compile(r"-?\d{1,64}(\.\d{1,64})?([eE][+-]?\d{1,3})?\Z")
 _LINK = re.compile(r"\[([^\[\]\n]{1,4096})\]\(([^()\n]{1,4096})\)\Z")
@@ -58,7 +60,9 @@ def has_path_field(schema: Json) -> bool:
 def _lists_paths(name: str, schema: object) -> bool:
     if not isinstance(schema, Mapping):
         return False
-    return is_path_field(name, schema.get("items")) or any(_lists_paths(name, branch) for branch in schema.get("anyOf", ()))
+    return is_path_field(name, schema.get("items")) or any(
+        _lists_paths(name, branch) for branch in schema.get("anyOf", ())
+    )
 
 
 def _may_be_text(schema: Mapping[str, Json]) -> bool:
@@ -85,7 +89,12 @@ class SchemaRepair:
     def mend(self, arguments: Json) -> tuple[Json, tuple[str, ...]]:
         """The arguments as they were probably meant, and what was changed. It is the caller who checks whether they now fit."""
         notes: list[str] = []
-        return self._mend(arguments, self._root, "", notes, 0), tuple(notes)
+        if is_large(arguments):
+            return arguments, ()
+        mended = self._mend(arguments, self._root, "", notes, 0)
+        if len(notes) > NOTES_MAX:
+            notes[NOTES_MAX:] = [f"and {len(notes) - NOTES_MAX} repairs more"]
+        return mended, tuple(notes)
 
     def unlink(self, arguments: dict[str, Json]) -> tuple[dict[str, Json], tuple[str, ...]]:
         """The arguments with paths in place of markdown links; the very same object if there are none."""
@@ -187,6 +196,8 @@ class SchemaRepair:
                 parsed = None
             if (isinstance(parsed, list) and "array" in kinds) or (isinstance(parsed, dict) and "object" in kinds):
                 notes.append(f"parsed the text in {_named(path)} as JSON")
+                if is_large(parsed):
+                    return parsed
                 return self._mend(parsed, schema, path, notes, depth + 1)
         if "array" in kinds and self._fits([value], schema):
             notes.append(f"put the one text in {_named(path)} into a list")

@@ -6,6 +6,7 @@ class whose validator objects) is an error that names the place.
 
 from __future__ import annotations
 
+import collections.abc as abc
 import types
 import typing
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from uuid import UUID
 
 import orjson
 
+from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
 from trouper.tools.schema import schema_of
 
@@ -45,7 +47,14 @@ def structure_of(annotation: object) -> Structure | None:
         # cattrs is imported and its function compiled at the first call: most tools of a program are never called.
         nonlocal hook
         if hook is None:
-            hook = converter().get_structure_hook(annotation)
+            try:
+                hook = converter().get_structure_hook(annotation)
+            except Exception as error:
+                # Not the model's fault, so it must not look like one.
+                raise ToolDefinitionError(
+                    f"values of {annotation!r} cannot be built from JSON ({str(error)[:200]}); use an attrs class, a dataclass or a plain type",
+                    annotation=annotation,
+                ) from error
         return hook(value, annotation)
 
     return structure
@@ -124,7 +133,7 @@ def converter() -> Converter:
     from cattrs import Converter
 
     made = Converter(use_alias=True, detailed_validation=True)
-    for scalar in (str, bool):
+    for scalar in (str, bool, type(None)):
         made.register_structure_hook(scalar, _as_is)
     made.register_structure_hook(int, lambda value, _: whole(value))
     made.register_structure_hook(float, lambda value, _: floating(value))
@@ -136,6 +145,7 @@ def converter() -> Converter:
     made.register_structure_hook_func(_is_path, lambda value, cls: cls(value))
     made.register_structure_hook_func(lambda cls: cls is Any or cls is object, _as_is)
     made.register_structure_hook_factory(_is_union, _union_hook)
+    made.register_structure_hook_factory(_is_abstract_list, lambda cls: _list_hook(cls, made))
     made.register_structure_hook_factory(typing.is_typeddict, _typed_dict_hook)
     for kind in (datetime, date, time):
         made.register_unstructure_hook(kind, lambda value: value.isoformat())
@@ -155,6 +165,17 @@ def _is_path(cls: object) -> bool:
 
 def _is_union(cls: object) -> bool:
     return get_origin(cls) in (Union, types.UnionType)
+
+
+def _is_abstract_list(cls: object) -> bool:
+    return (get_origin(cls) or cls) in (abc.Iterable, abc.Collection, abc.Sequence, abc.MutableSequence)
+
+
+def _list_hook(cls: Any, made: Converter) -> Callable[[Json, object], Any]:
+    """Whatever abstract kind of list is asked for is given as a list."""
+    concrete: Any = types.GenericAlias(list, get_args(cls) or (Any,))
+    hook = made.get_structure_hook(concrete)
+    return lambda value, _: hook(value, concrete)
 
 
 def _union_hook(union: Any) -> Callable[[Json, object], Any]:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, Protocol
 
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
+from trouper.tools.arguments import is_large
 
 
 class Compiled(Protocol):
@@ -14,6 +15,7 @@ class Compiled(Protocol):
 
     def is_valid(self, instance: Json) -> bool: ...
     def iter_errors(self, instance: Json) -> Iterator[Any]: ...
+    def validate(self, instance: Json) -> None: ...
 
 
 #: A pattern that needs look-around runs on a backtracking engine, on so many steps at most.
@@ -41,6 +43,19 @@ def compiled_parameters(schema: Mapping[str, Json], tool: str) -> Compiled:
         raise ToolDefinitionError(
             f"the parameters of tool {tool!r} are not a JSON Schema ({str(error)[:200]}); correct the schema", tool=tool
         ) from error
+
+
+def errors_in(value: Json, validator: Compiled) -> list[Any]:
+    """What does not fit: everything, or, of a value with very many parts, the first thing; to find all of it would take seconds."""
+    if not is_large(value):
+        return list(validator.iter_errors(value))
+    import jsonschema_rs
+
+    try:
+        validator.validate(value)
+    except jsonschema_rs.ValidationError as error:
+        return [error]
+    return []
 
 
 def _refuse(uri: str) -> NoReturn:

@@ -1,0 +1,72 @@
+"""T9: whatever a tool puts out, what reaches the model is bounded, clean and valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trouper.tools import ToolResult, shape_output
+from trouper.tools.output import clean_text, cut_text
+
+pieces = st.sampled_from(
+    [
+        "\x1b[31m",
+        "\x1b]0;t\x07",
+        "\r",
+        "\n",
+        "\r\n",
+        "error: x",
+        "😀",
+        "é",
+        "\x9b",
+        "\x1b",
+        "\x07",
+        "\ud800",
+        "a" * 300,
+        "\x00",
+    ]
+)
+noise = st.lists(pieces | st.text(max_size=10), max_size=40).map("".join)
+json_noise: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.integers(0, 9) | noise,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def size(content: Any) -> int:
+    return len(content.encode()) if isinstance(content, str) else len(orjson.dumps(content))
+
+
+@settings(max_examples=200, deadline=None)
+@given(json_noise, st.integers(0, 2_000), st.booleans())
+def test_shaped_content_is_within_the_limit_and_clean(content: Any, limit: int, failed: bool) -> None:
+    shaped = shape_output(ToolResult(content, is_error=failed), limit=limit, saved_as="outputs/x.txt")
+    assert size(shaped.content) <= limit or shaped.content == ""
+    assert b"\x1b" not in orjson.dumps(shaped.content)
+    assert b"\\u001b" not in orjson.dumps(shaped.content)
+    if shaped.full_text is None:
+        assert not any(note.startswith("cut") for note in shaped.notes)
+        assert shape_output(ToolResult(shaped.content), limit=limit).content == shaped.content
+
+
+@settings(max_examples=200, deadline=None)
+@given(noise, st.integers(0, 500), st.booleans())
+def test_cut_text_holds_its_limit_and_begins_and_ends_as_the_text_does(text: str, limit: int, failed: bool) -> None:
+    clean = clean_text(text)
+    cut = cut_text(clean, limit, failed=failed)
+    assert len(cut.encode()) <= limit
+    if cut != clean and "\n[..." in cut:
+        head, _, rest = cut.partition("\n[...")
+        assert clean.startswith(head)
+        assert clean.endswith(rest.rpartition("...]\n")[2]) or failed
+
+
+@settings(max_examples=200, deadline=None)
+@given(noise)
+def test_cleaning_is_idempotent(text: str) -> None:
+    once = clean_text(text)
+    assert clean_text(once) == once
