@@ -210,12 +210,18 @@ async def serve(application: Application, *, port: int = 0) -> AsyncIterator[Tes
     """Run a server on the loopback interface while the block lasts."""
     listeners = await trio.open_tcp_listeners(port, host=HOST)
     server = TestServer(application, listeners[0].socket.getsockname()[1])
+    failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, server._serve, listeners)
         try:
             yield server
+        except Exception as exc:
+            # Kept out of the nursery: a test's own failure is to be shown as it is, not as a group of one.
+            failure = exc
         finally:
             nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 @contextmanager
