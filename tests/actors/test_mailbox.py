@@ -185,6 +185,27 @@ async def _send_then_cancel(ref: Ref[Any, Any], asking: trio.CancelScope) -> Non
         asking.cancel()
 
 
+async def test_a_question_withdrawn_on_its_way_to_a_waiting_actor_is_not_seen(autojump_clock: MockClock) -> None:
+    """SEMANTICS, ask: the actor had been woken for it and had not run yet; it goes on waiting."""
+    with open_mailbox("box") as (ref, inbox):
+        got: list[object] = []
+
+        async def take_one() -> None:
+            got.append(await inbox.receive())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_one)
+            await wait_all_tasks_blocked()
+            with trio.CancelScope() as asking:
+                asking.cancel()
+                await ref.ask("withdrawn")
+            await wait_all_tasks_blocked()
+            assert got == []
+            ref.tell("seen")
+        assert got == ["seen"]
+        assert ref.statistics().accepted == 1
+
+
 def test_a_mailbox_without_room_is_refused() -> None:
     with pytest.raises(_errors.UsageError, match="'box' cannot hold 0 messages"):
         with open_mailbox("box", capacity=0):

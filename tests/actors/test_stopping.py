@@ -75,6 +75,25 @@ async def test_a_stop_ends_the_inbox_after_what_was_accepted(autojump_clock: Moc
     assert log == ["a", "b", "c", "end"]
 
 
+async def test_those_who_wait_for_room_are_refused_by_a_stop(autojump_clock: MockClock) -> None:
+    """SEMANTICS, stop: at once, not when the actor has ended: it accepts nothing more."""
+    async with open_supervisor() as supervisor:
+        ref = supervisor.spawn("deaf", deaf, mailbox=1)
+        ref.tell("fills it")
+        refused_at: list[float] = []
+
+        async def send() -> None:
+            with pytest.raises(ActorGone):
+                await ref.send("waits")
+            refused_at.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await wait_all_tasks_blocked()
+            supervisor.stop(ref, grace_s=3)
+        assert refused_at == [0]
+
+
 @pytest.mark.parametrize("actor", [deaf, in_denial, catches_cancelled])
 async def test_an_actor_that_ignores_a_stop_is_killed_when_its_grace_is_over(
     autojump_clock: MockClock, actor: object

@@ -185,6 +185,7 @@ async def test_nothing_begins_again_under_a_cancelled_block(autojump_clock: Mock
             ref = supervisor.spawn("stubborn", stubborn, restart=Restart(on="always", limit=100))
             await wait_all_tasks_blocked()
             outer.cancel()
+            await trio.sleep_forever()
     assert lives == 1
     assert isinstance(ref.exit, Crashed)
 

@@ -173,11 +173,9 @@ class Child:
         assert self.window is not None
         self.pause = trio.Event()
         try:
+            # A wait even without a delay: an actor that crashes at once must not hold up the others.
             with trio.move_on_after(self.window.delay_s(trio.current_time())):
                 await self.pause.wait()
-            await (
-                trio.lowlevel.checkpoint()
-            )  # Even without a delay: an actor that crashes at once must not hold up the others.
         finally:
             self.pause = None
         if self.mailbox.phase is not Phase.OPEN:
