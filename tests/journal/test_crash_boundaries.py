@@ -19,7 +19,8 @@ from journal_workload import (
     ways_to_crash,
 )
 
-from trouper.journal import JournalFailed, verify
+from trouper.journal import JournalFailed, JournalNotFound, open_reader, verify
+from trouper.journal.format import id_of
 from trouper.testing import CrashDisk, Fate, PowerCut
 
 
@@ -66,6 +67,28 @@ def test_a_kill_at_every_boundary_loses_nothing_submitted(run: tuple[list[Bounda
     found, submitted = run
     for number, boundary in enumerate(found):
         check_recovered(boundary.disk.fork(), submitted, boundary.acked, note=f"boundary {number}: {boundary.step}")
+
+
+def test_a_reader_at_every_boundary_sees_a_prefix_with_all_that_was_acknowledged(
+    run: tuple[list[Boundary], list[str]],
+) -> None:
+    """J9: readers are always allowed, and what a writer is in the middle of is no damage to them."""
+    found, submitted = run
+    for number, boundary in enumerate(found):
+        disk = boundary.disk.fork()
+        before = disk.tree()
+        try:
+            reader = open_reader(ROOT, disk=disk)
+        except JournalNotFound:
+            assert not boundary.submitted
+            continue
+        shown = [id_of(record.payload) for record in reader.records()]
+        assert shown == submitted[: len(shown)], f"boundary {number}: {boundary.step}"
+        assert len(shown) >= boundary.acked, f"boundary {number}: {boundary.step}"
+        if number % 5 == 0:
+            assert not verify(ROOT, disk=disk).damage, f"boundary {number}: {boundary.step}"
+        assert disk.tree() == before
+        assert disk.open_files == ()
 
 
 def test_a_power_cut_right_after_a_kill_loses_nothing_that_recovery_showed(
