@@ -282,7 +282,8 @@ class GeminiChunks:
                 self._take_end()
         except ModelError as fault:
             self._over = True
-            self._fault = fault
+            # Without the frames it came from: their variables hold what the provider sent, which may repeat the key.
+            self._fault = fault.with_traceback(None)
 
     async def _receive(self) -> bytes:
         if not self._reply.finished:

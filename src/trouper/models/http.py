@@ -16,7 +16,7 @@ import functools
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -286,7 +286,8 @@ def _proxied_by_environment(url: str) -> bool:
 
 
 def _without_userinfo(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", url)
+    # To the last @, though it may be part of a path: rather too much hidden than a password with a slash in it shown.
+    return re.sub(r"//.*@", "//", url)
 
 
 class ByteStream:
@@ -352,6 +353,9 @@ class ByteStream:
         # httpx closes the connection if the body was not read to its end.
         await self._response.aclose()
         if self._pieces is not None:
+            # Asked once more, its generators end by the error that a closed connection gives; left as they are, the collector would complain of each.
+            with suppress(Exception):
+                await self._next()
             await self._pieces.aclose()
 
 

@@ -1,0 +1,238 @@
+"""M3, I36: a planted key shows nowhere: not in repr, logs, errors and what the journal keeps of them, nor through redirects."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import gc
+import logging
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+import trio
+
+from trouper._errors import ConfigError, TrouperError
+from trouper.core.messages import Message, Text
+from trouper.models._errors import AuthFailed, ModelError, ModelFault
+from trouper.models.chunks import Done, TextChunk
+from trouper.models.gemini import Gemini
+from trouper.models.gemini_vertex import Vertex
+from trouper.models.http import Credential, Key
+from trouper.models.protocol import ModelRequest
+from trouper.testing.server import Drop, Item, RawBytes, Status, serve_gemini
+
+KEY = "AIzaPlanted/Key+0123456789=secret"
+FORMS = (KEY, quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode().rstrip("="))
+ASK = ModelRequest(messages=(Message("user", (Text("hi"),)),))
+
+
+def assert_clean(text: str) -> None:
+    for form in FORMS:
+        assert form not in text, f"the key shows in {text[:500]!r}"
+
+
+def everything_about(error: BaseException) -> str:
+    """All that an error handler could print: the whole chain with the locals of every frame, and every attribute."""
+    shown = ["".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())]
+    todo: list[BaseException | None] = [error]
+    while todo:
+        exc = todo.pop()
+        if exc is None:
+            continue
+        shown += [repr(exc), str(exc), repr(vars(exc)), repr(exc.args)]
+        todo += [exc.__cause__, exc.__context__]
+    return "\n".join(shown)
+
+
+@pytest.fixture(autouse=True)
+def _log_everything(caplog: pytest.LogCaptureFixture) -> Any:
+    caplog.set_level(logging.DEBUG)
+    for name in ("httpx", "httpcore", "trouper", "google", "trio"):
+        caplog.set_level(logging.DEBUG, logger=name)
+    yield
+    assert_clean(caplog.text)
+    for record in caplog.records:
+        assert_clean(repr(record.args))
+
+
+async def fail_with(model: Gemini) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        async with model.stream(ASK) as chunks:
+            async for _ in chunks:
+                pass
+    return caught.value
+
+
+FAULTS: dict[str, list[Item]] = {
+    "echoed in the message": [Status(400, f"API key not valid: {KEY}")],
+    "echoed in other forms": [Status(403, f"{FORMS[1]} and {FORMS[2]}== are refused")],
+    "echoed in a body of no form": [Status(500, body=f"<pre>x-goog-api-key: {KEY}</pre>".encode())],
+    "echoed in mid-stream": [TextChunk("a"), Status(503, f"key {KEY} is overloaded")],
+    "echoed in the block reason": [
+        RawBytes(
+            b'data: {"candidates":[{"finishReason":"MALFORMED_FUNCTION_CALL","finishMessage":"'
+            + KEY.encode()
+            + b'"}]}\n\n'
+        )
+    ],
+    "redirect with the key in it": [Status(307, headers={"location": f"http://127.0.0.1:1/?key={KEY}"})],
+    "dropped at once": [Drop()],
+    "dropped in mid-event": [TextChunk("a"), Drop(20), TextChunk("bbbbbbbbbbbbbb")],
+    "no end": [TextChunk("a")],
+    "no JSON": [RawBytes(b"data: " + KEY.encode() + b"\n\n")],
+}
+
+
+@pytest.mark.parametrize("own_transport", [True, False], ids=["trio transport", "httpx transport"])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_not_in_errors(fault: list[Item], own_transport: bool) -> None:
+    """M3, I36: nor in their chains, their frames' locals, or the facts that go to the journal."""
+    transport = None if own_transport else httpx.AsyncHTTPTransport()
+    async with serve_gemini([fault]) as server:
+        async with Gemini("m", api_key=KEY, base_url=server.url, transport=transport) as model:
+            error = await fail_with(model)
+            assert server.requests[0].headers["x-goog-api-key"] == KEY
+    assert_clean(everything_about(error))
+    assert_clean(repr(error.as_fault()))
+
+
+async def test_not_in_errors_of_connecting() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    await listeners[0].aclose()
+    error = await fail_with(Gemini("m", api_key=KEY, base_url=f"http://127.0.0.1:{port}"))
+    assert_clean(everything_about(error))
+
+
+async def test_redirects_are_not_followed() -> None:
+    """M3: the key goes to the host it was meant for, and to no other."""
+    async with serve_gemini([[TextChunk("gotcha"), Done("end_turn")]]) as thief:
+        for code in (301, 302, 303, 307, 308):
+            status = Status(code, headers={"location": f"{thief.url}/v1beta/models/m:streamGenerateContent?alt=sse"})
+            async with serve_gemini([[status]]) as server, Gemini("m", api_key=KEY, base_url=server.url) as model:
+                error = await fail_with(model)
+                assert type(error) is ModelFault
+                assert "not followed" in error.message
+                assert not error.retryable
+        assert thief.requests == []
+        assert thief.connections_opened == 0
+
+
+def test_not_in_any_rendering_of_the_client() -> None:
+    for model in (
+        Gemini("m", api_key=KEY),
+        Gemini("m", api_key=lambda: KEY),
+        Gemini("m", headers={"x-goog-api-key": KEY}),
+    ):
+        for shown in (repr(model), str(model), f"{model!r:>5}", repr(vars(model)), repr(model._endpoint)):
+            assert_clean(shown)
+    assert_clean(repr(Credential("x", KEY, (KEY,))))
+
+
+def test_not_in_a_password_of_the_address() -> None:
+    model = Gemini("m", api_key="k", base_url=f"https://user:{quote(KEY, safe='')}@gateway.example")
+    assert_clean(repr(model))
+    assert "gateway.example" in repr(model)
+    with pytest.raises(ConfigError) as caught:
+        Gemini("m", api_key="k", base_url=f"ftp://user:{KEY}@gateway.example")
+    assert_clean(str(caught.value))
+
+
+def test_a_key_is_neither_pickled_nor_copied_into_one() -> None:
+    key = Key(KEY, provider="gemini", header="x-goog-api-key")
+    assert_clean(repr(key))
+    for take in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="not pickled"):
+            take(key)
+
+
+@pytest.mark.parametrize("broken", [KEY + "\nx-evil: 1", KEY + "é", KEY + "\x00", "  ", ""])
+def test_a_malformed_key_is_refused_without_being_shown(broken: str) -> None:
+    """httpx and h11 put an illegal header's value into their errors: it must not get there."""
+    with pytest.raises(ConfigError) as caught:
+        Gemini("m", api_key=broken)
+    error: TrouperError = caught.value
+    assert KEY not in str(error)
+    assert KEY not in repr(error.facts)
+
+
+@pytest.mark.parametrize("answer", [KEY + "\n\nx", None, 7], ids=["broken", "none", "number"])
+async def test_a_key_function_that_answers_nonsense(answer: Any) -> None:
+    model = Gemini("m", api_key=lambda: answer)
+    with pytest.raises(ConfigError) as caught:
+        async with model.stream(ASK):
+            pass
+    assert KEY not in str(caught.value)
+
+
+async def test_a_key_function_that_fails_does_not_tell() -> None:
+    def fail() -> str:
+        raise RuntimeError(f"vault said {KEY}")
+
+    error = await fail_with(Gemini("m", api_key=fail))
+    assert type(error) is AuthFailed
+    assert "RuntimeError" in error.message
+    assert error.__context__ is None
+    assert KEY not in str(error)
+
+
+async def test_not_in_errors_of_googles_own_client_at_the_edge() -> None:
+    """M12: files, caches and the like go through their client, whose errors hold the request."""
+    refusal: list[Item] = [Status(400, f"bad key {KEY}")]
+
+    def ask(client: Any) -> Any:
+        return client.models.generate_content(model="m", contents="hi")
+
+    async with serve_gemini([refusal, [TextChunk("fine"), Done("end_turn")]]) as server:
+        async with Gemini("m", api_key=KEY, base_url=server.url) as model:
+            with pytest.raises(ModelError) as caught:
+                await model.sdk(ask)
+            assert (await model.sdk(ask)).text == "fine"
+            assert await model.count_tokens(ModelRequest(ASK.messages, system="x" * 40)) == 11
+    assert {request.headers["x-goog-api-key"] for request in server.requests} == {KEY}
+    assert_clean(str(caught.value))
+    assert_clean(repr(vars(caught.value)))
+    chain = [caught.value.__cause__, caught.value.__context__]
+    assert chain == [None, None]
+
+
+async def test_not_in_a_vertex_token() -> None:
+    """M12: the same for tokens of Google Cloud."""
+    credentials = FakeCredentials(KEY)
+    async with serve_gemini([[Status(401, f"token {KEY} expired")]]) as server:
+        vertex = Vertex("p", "global", credentials)
+        async with Gemini("m", vertex=vertex, base_url=server.url) as model:
+            error = await fail_with(model)
+            assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert_clean(everything_about(error))
+    assert_clean(repr(vertex))
+
+
+class FakeCredentials:
+    valid = True
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def __repr__(self) -> str:
+        return f"<credentials {self.token}>"
+
+
+def test_nothing_of_a_request_stays_behind() -> None:
+    """After a failed request no request object, and with it no header, is reachable from the client."""
+
+    async def main() -> None:
+        async with serve_gemini([[Drop()]]) as server, Gemini("m", api_key=KEY, base_url=server.url) as model:
+            await fail_with(model)
+
+    run: Callable[..., Any] = trio.run
+    run(main)
+    gc.collect()
+    assert not [
+        thing for thing in gc.get_objects() if isinstance(thing, httpx.Request) and KEY in thing.headers.values()
+    ]
