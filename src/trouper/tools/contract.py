@@ -184,7 +184,10 @@ class Tool:
         value, notes = parsed.value, parsed.notes
         if type(value) is not dict or not self.validator.is_valid(value):
             value, notes = self._repaired(value, notes)
-        if self._has_paths:
+        if self._has_paths and any(
+            type(each) is list or type(each) is dict or (type(each) is str and each[:1] == "[")
+            for each in value.values()
+        ):
             # The one repair of a value that fits: see `repair`.
             linkless, more = self._repair.unlink(value)
             if more and self.validator.is_valid(linkless):

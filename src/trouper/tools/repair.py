@@ -11,11 +11,9 @@ import re
 from collections.abc import Mapping
 
 from trouper.core.messages import Json
-from trouper.tools.arguments import DEPTH_MAX, Parsed, is_large, parse_arguments, parse_json
+from trouper.tools.arguments import DEPTH_MAX, is_large, parse_json
 from trouper.tools.errors import InvalidArguments
 from trouper.tools.validation import Compiled, compiled
-
-__all__ = ["ALIASES", "Parsed", "SchemaRepair", "has_path_field", "is_path_field", "parse_arguments", "unlinked"]
 
 #: Names that models use whatever the schema says -> the parameters that they mean, best first.
 ALIASES: Mapping[str, tuple[str, ...]] = {
