@@ -5,7 +5,7 @@ from trouper.tools.context import Question, Reply, Services, Sink, ToolContext
 from trouper.tools.contract import Hints, Prepared, Tool
 from trouper.tools.deferral import revealed_by
 from trouper.tools.define import tool
-from trouper.tools.errors import INTERNAL_ERROR_TEXT, ConnectionRequired, InvalidArguments, InvalidResult, ToolError
+from trouper.tools.errors import ConnectionRequired, InvalidArguments, InvalidResult, ToolError
 from trouper.tools.hooks import Allow, Deny, Hooks, Rewrite
 from trouper.tools.narration import narration
 from trouper.tools.output import OUTPUT_MAX, Shaped, shape_output
@@ -15,7 +15,6 @@ from trouper.tools.results import ToolResult, image
 from trouper.tools.schema import Param
 
 __all__ = [
-    "INTERNAL_ERROR_TEXT",
     "OUTPUT_MAX",
     "Allow",
     "Approval",

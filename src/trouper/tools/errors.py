@@ -8,11 +8,6 @@ InvalidResult        the tool author's to fix: what the tool returned cannot be 
 
 from __future__ import annotations
 
-#: All that a model is told of an exception that nobody meant for it (L20).
-INTERNAL_ERROR_TEXT = (
-    "The tool failed with an internal error, which has been recorded. Trying the same again will probably not help."
-)
-
 
 class ToolError(Exception):
     """The tool cannot do what was asked, and the model should know why: `raise ToolError("no order 17; try list_orders")`."""
