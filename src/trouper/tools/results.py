@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-from collections.abc import Sequence
 from enum import Enum
 from typing import NoReturn
 
@@ -210,8 +209,3 @@ def _kind(data: bytes, tool: str) -> str:
     raise InvalidResult(
         f"tool {tool!r} returned an image that is none of {', '.join(IMAGE_TYPES)}; convert it", tool=tool
     )
-
-
-def images_of(medias: Sequence[Media]) -> tuple[Media, ...]:
-    """Those of a list of media that may go into a `ToolResult`."""
-    return tuple(media for media in medias if media.mime_type in IMAGE_TYPES and media.data is not None)
