@@ -43,7 +43,7 @@ def test_a_record_is_durable_only_after_a_sync_covers_it() -> None:
     assert log.durable == 0
     log.flush()
     assert log.durable == 0
-    assert ids_of(open_log("/j", disk=disk.crash(Fate.DROPPED))) == []
+    assert ids_of(open_log("/j", disk=disk.fork().crash(Fate.DROPPED))) == []
     log.sync()
     assert log.durable == 1
     assert ids_of(open_log("/j", disk=disk.crash(Fate.DROPPED))) == ["e0"]

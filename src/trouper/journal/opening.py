@@ -53,6 +53,8 @@ from trouper.journal.reader import check_root, damaged, opening_error
 from trouper.journal.segment import Damage, Segment, Tail, judge_tail, scan_after, scan_segment
 from trouper.journal.snapshots import newest_snapshot, remove_temporary_snapshots
 
+#: After a restart, at least so many of the last event ids are known still (I14).
+IDS_READ = 1024
 #: A segment sealed by a clean close is gone on with, if it is smaller than this part of a full one; so many short runs make few files.
 _SMALL_PART = 16
 
@@ -233,6 +235,7 @@ class _Opening:
             if snapshot.seq > found.last:
                 reason = f"the journal ends with record {found.last}, and the snapshot {snapshot.path!r} was made after {snapshot.seq}"
                 return self.damaged(layout, Damage(old.path, found.offset, reason))
+        self.read_older_ids(layout.segments[:-1], found)
         try:
             return self.go_on(lock, old, found, ignored, in_place=go_on)
         except OSError as error:
@@ -251,7 +254,7 @@ class _Opening:
         file = self.disk.open_read(segment.path)
         try:
             if ids_only and footer is not None:
-                scan = scan_after(file, segment, max(0, footer.last - 1024))
+                scan = scan_after(file, segment, max(0, footer.last - IDS_READ))
             else:
                 scan = scan_segment(file, segment)
             gaps = 0
@@ -276,6 +279,20 @@ class _Opening:
         for old in list(recent)[: max(0, len(recent) - RECENT_IDS_MAX)]:
             del recent[old]
         return _Live(scan.last, scan.checksum, scan.offset, scan.records, gaps, streams, recent, tail)
+
+    def read_older_ids(self, segments: tuple[Segment, ...], found: _Live) -> None:
+        """The last segment may be young: read ids from those before it until enough are known (I14)."""
+        older: list[dict[str, int]] = []
+        known = len(found.recent)
+        for segment in reversed(segments):
+            if known >= IDS_READ or segment.is_stub:
+                break
+            older.append(self.check_live(segment, ids_only=True).recent)
+            known += len(older[-1])
+        youngest = dict(found.recent)
+        found.recent.clear()
+        for ids in (*reversed(older), youngest):
+            found.recent.update(ids)
 
     def create(self, lock: Lock, journal: str) -> Log:
         self.make_root_last()

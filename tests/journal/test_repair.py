@@ -1,0 +1,199 @@
+"""Repair: a new journal with every good record and an explicit gap for the rest (J10)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from journal_workload import entry
+
+from trouper.journal import JournalExists, Log, MemoryDisk, open_log, open_reader, repair, retire, verify
+from trouper.journal.format import is_gap
+from trouper.testing import CrashDisk
+
+ROOT = "/state/journal"
+TARGET = "/state/repaired"
+
+
+def journal(records: int = 60) -> CrashDisk:
+    disk = CrashDisk()
+    log = open_log(ROOT, disk=disk, segment_bytes=2000)
+    for number in range(records):
+        log.append(entry(number, stream=f"s{number % 3}"))
+        log.sync()
+    log.abandon()
+    return disk
+
+
+def read(disk: CrashDisk, root: str = TARGET) -> tuple[dict[int, bytes], list[dict[str, object]]]:
+    """The records of a journal by sequence, and the bodies of its gaps."""
+    good: dict[int, bytes] = {}
+    gaps = []
+    for record in open_reader(root, disk=disk).records():
+        if is_gap(record.payload):
+            gaps.append(json.loads(record.payload)["body"])
+        else:
+            good[record.seq] = record.payload
+    return good, gaps
+
+
+def segments(disk: CrashDisk) -> list[str]:
+    return [f"{ROOT}/{name}" for name in disk.list_dir(ROOT) if name.startswith("segment")]
+
+
+def test_a_whole_journal_comes_out_as_it_was() -> None:
+    disk = journal()
+    report = repair(ROOT, TARGET, disk=disk, segment_bytes=2000)
+    assert (report.records, report.last, report.gaps) == (60, 60, ())
+    assert read(disk) == read(disk, ROOT)
+    assert verify(TARGET, disk=disk).ok
+    log = open_log(TARGET, disk=disk)
+    assert log.refusal is None
+    assert log.append(entry(60)) == 61
+    assert log.epoch > open_log(ROOT, disk=disk, read_only=True).epoch
+
+
+def test_a_flipped_bit_costs_one_record_and_is_named() -> None:
+    disk = journal()
+    before, _ = read(disk, ROOT)
+    path = segments(disk)[1]
+    lines = disk.read_bytes(path).split(b"\n")
+    lines[3] = lines[3][:-5] + bytes([lines[3][-5] ^ 1]) + lines[3][-4:]
+    lost = int(lines[3].split(b" ")[0])
+    disk.write_bytes(path, b"\n".join(lines))
+    untouched = disk.tree()
+    report = repair(ROOT, TARGET, disk=disk)
+    assert {path: content for path, content in disk.tree().items() if not path.startswith(TARGET)} == untouched
+    good, gaps = read(disk)
+    assert good == {seq: payload for seq, payload in before.items() if seq != lost}
+    assert [(gap["first"], gap["last"], gap["file"]) for gap in gaps] == [(lost, lost, path)]
+    assert gaps[0]["sessions"] == ["s0", "s1", "s2"]
+    assert len(report.gaps) == 1
+    assert verify(TARGET, disk=disk).ok
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_missing_segment_is_one_gap(number: int) -> None:
+    disk = journal()
+    before, _ = read(disk, ROOT)
+    path = segments(disk)[number - 1]
+    held = [int(line.split(b" ")[0]) for line in disk.read_bytes(path).split(b"\n") if line[:1].isdigit()]
+    disk.unlink(path)
+    repair(ROOT, TARGET, disk=disk)
+    good, gaps = read(disk)
+    assert good == {seq: payload for seq, payload in before.items() if seq not in held}
+    assert [(gap["first"], gap["last"]) for gap in gaps] == [(held[0], held[-1])]
+
+
+def test_a_gap_concerns_every_stream() -> None:
+    """Nobody knows whose records were lost, so that nobody reads over it in silence."""
+    disk = journal()
+    disk.unlink(segments(disk)[1])
+    repair(ROOT, TARGET, disk=disk)
+    for stream in ("s0", "s1", "s2"):
+        payloads = [record.payload for record in open_reader(TARGET, disk=disk).records(stream=stream)]
+        assert sum(map(is_gap, payloads)) == 1
+
+
+def test_a_lost_blob_is_a_gap_and_the_others_are_copied() -> None:
+    disk = CrashDisk()
+    log = open_log(ROOT, disk=disk)
+    bodies = [b'"%b"' % (letter * 1_100_000) for letter in (b"a", b"b")]
+    for number, body in enumerate([b"1", *bodies, b"2"]):
+        log.append(entry(number, body=body))
+    log.close()
+    blobs = [path for path, content in disk.tree().items() if content and "/blobs/" in path]
+    lost = next(path for path in blobs if disk.read_bytes(path) == bodies[0])
+    disk.unlink(lost)
+    repair(ROOT, TARGET, disk=disk)
+    good, gaps = read(disk)
+    assert sorted(good) == [1, 3, 4]
+    assert json.loads(good[3])["body"] == json.loads(bodies[1])
+    assert [(gap["first"], gap["last"], gap["file"]) for gap in gaps] == [(2, 2, lost)]
+
+
+def test_a_repaired_journal_can_be_repaired_again() -> None:
+    disk = journal()
+    disk.unlink(segments(disk)[1])
+    repair(ROOT, TARGET, disk=disk)
+    repair(TARGET, "/state/again", disk=disk)
+    assert read(disk, "/state/again") == read(disk)
+
+
+def test_dropped_records_are_a_gap_with_that_reason() -> None:
+    disk = journal()
+    retire(ROOT, lambda _: True, fate="drop", disk=disk)
+    repair(ROOT, TARGET, disk=disk)
+    _, gaps = read(disk)
+    assert gaps
+    assert {gap["reason"] for gap in gaps} == {"dropped by an explicit command"}
+
+
+def test_a_torn_tail_is_left_out_without_a_gap() -> None:
+    disk = journal()
+    path = segments(disk)[-1]
+    disk.write_bytes(path, disk.read_bytes(path)[:-3])
+    repair(ROOT, TARGET, disk=disk)
+    good, gaps = read(disk)
+    assert (sorted(good), gaps) == (list(range(1, 60)), [])
+
+
+def test_a_target_that_exists_is_refused(tmp_path: Path) -> None:
+    open_log(tmp_path / "j").close()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(JournalExists, match="give another"):
+        repair(tmp_path / "j", tmp_path / "there")
+    report = repair(tmp_path / "j", tmp_path / "new")
+    assert report.target == str(tmp_path / "new")
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_whatever_the_damage_a_repair_invents_nothing_and_leaves_no_silence(data: st.DataObject) -> None:
+    """Each record of the new journal was in the old one, at its sequence; each that is missing lies in a gap or behind the end."""
+    disk = journal(40)
+    before, _ = read(disk, ROOT)
+    for _ in range(data.draw(st.integers(1, 3), label="harms")):
+        path = data.draw(st.sampled_from(segments(disk)), label="segment")
+        content = disk.read_bytes(path)
+        start = data.draw(st.integers(0, max(0, len(content) - 1)), label="start")
+        size = data.draw(st.integers(0, 300), label="size")
+        match data.draw(st.sampled_from(["flip", "nul", "cut out", "cut off", "put in", "remove"]), label="harm"):
+            case "flip" if content:
+                content = content[:start] + bytes([content[start] ^ 0x10]) + content[start + 1 :]
+            case "nul":
+                content = content[:start] + bytes(len(content[start : start + size])) + content[start + size :]
+            case "cut out":
+                content = content[:start] + content[start + size :]
+            case "cut off":
+                content = content[:start]
+            case "put in":
+                content = content[:start] + data.draw(st.binary(max_size=50), label="bytes") + content[start:]
+            case "remove" if len(segments(disk)) > 1:
+                disk.unlink(path)
+                continue
+        disk.write_bytes(path, content)
+    report = repair(ROOT, TARGET, disk=disk, segment_bytes=1500)
+    good, gaps = read(disk)
+    for seq, payload in good.items():
+        assert before.get(seq) == payload, f"record {seq} is not what was written"
+    spans = [range(int(str(gap["first"])), int(str(gap["last"])) + 1) for gap in gaps]
+    last = max([0, *good, *(span[-1] for span in spans)])
+    for seq in range(1, last + 1):
+        assert (seq in good) != any(seq in span for span in spans), f"record {seq}"
+    assert report.last == last
+    assert verify(TARGET, disk=disk).ok
+    assert open_log(TARGET, disk=disk).refusal is None
+
+
+def test_a_memory_disk_holds_a_whole_journal() -> None:
+    disk = MemoryDisk()
+    log: Log = open_log(ROOT, disk=disk, level="memory", segment_bytes=800)
+    for number in range(30):
+        log.append(entry(number))
+    log.close()
+    assert verify(ROOT, disk=disk).records == 30
