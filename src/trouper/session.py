@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -163,26 +163,36 @@ class Session:
 
     # -- talking
 
-    @asynccontextmanager
-    async def turn(
+    def turn(
         self,
         text: str,
         *,
         attachments: Sequence[Attachment] = (),
         output: type | Mapping[str, Json] | None = None,
         model: Model | None = None,
-    ) -> AsyncIterator[Turn]:
+    ) -> AbstractAsyncContextManager[Turn]:
         """Start a turn and stream it. Leaving the block early interrupts the turn.
 
         `output`: a JSON Schema, or a class to get an object of, that the final text must follow. `model`: for this turn only.
         """
-        limits = self._actor.outfit.limits
-        feed = Feed(limits.subscriber_events)
+        feed = Feed(self._actor.outfit.limits.subscriber_events)
+        return self._turn(feed, self._actor.turn_feeds, text, attachments, output, model)
+
+    @asynccontextmanager
+    async def _turn(
+        self,
+        feed: Feed,
+        feeds: list[Feed],
+        text: str,
+        attachments: Sequence[Attachment],
+        output: type | Mapping[str, Json] | None,
+        model: Model | None,
+    ) -> AsyncIterator[Turn]:
         schema = _schema_of(output)
         command = self._submit(text, attachments, schema)
         if model is not None:
             command = attrs.evolve(command, options=attrs.evolve(command.options, window=model.context_window))
-        self._actor.turn_feeds.append(feed)
+        feeds.append(feed)
         usual = self._actor.outfit
         turn: Turn | None = None
         try:
@@ -197,7 +207,7 @@ class Session:
             turn = Turn(self, feed, begun.state.turns, output)
             yield turn
         finally:
-            self._actor.turn_feeds.remove(feed)
+            feeds.remove(feed)
             if turn is not None and turn.result is None:
                 await self._stop_turn(turn)
 
@@ -220,7 +230,8 @@ class Session:
         model: Model | None = None,
     ) -> TurnResult:
         """A whole turn, awaited to its end. Raises only for misuse; a failed turn is a result with `error`."""
-        async with self.turn(text, attachments=attachments, output=output, model=model) as turn:
+        feed = Feed(1, only=TurnEnded)  # Nobody watches: the end is all that matters.
+        async with self._turn(feed, self._actor.end_feeds, text, attachments, output, model) as turn:
             return await turn.wait_ended()
 
     async def send(self, text: str, *, attachments: Sequence[Attachment] = ()) -> None:

@@ -7,11 +7,9 @@ from the journal.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import Any
 
 import trio
-
-_END: Final = object()
 
 
 class Lagged(Exception):
@@ -21,18 +19,20 @@ class Lagged(Exception):
 class Feed:
     """One reader's queue. `push` is a plain call; `receive` waits only when there is nothing."""
 
-    __slots__ = ("_ended", "_lagged", "_limit", "_queue", "_reader")
+    __slots__ = ("_ended", "_lagged", "_limit", "_only", "_queue", "_reader")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, only: type | None = None) -> None:
         self._queue: deque[Any] = deque()
         self._limit = limit
+        # The one kind of event that the reader wants, if it wants but one.
+        self._only = only
         # The task asleep in receive(). While there is one, the queue is empty.
         self._reader: trio.lowlevel.Task | None = None
         self._lagged = False
         self._ended = False
 
     def push(self, item: Any) -> None:
-        if self._lagged or self._ended:
+        if self._lagged or self._ended or (self._only is not None and type(item) is not self._only):
             return
         if len(self._queue) >= self._limit:
             self._lagged = True

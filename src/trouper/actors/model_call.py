@@ -6,6 +6,7 @@ is tried three more times; one that stalls or is dropped before it said anything
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import AsyncIterator, Callable
 
@@ -20,6 +21,8 @@ from trouper.core.values import changed
 from trouper.models._errors import ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallStart, Chunk, KeepAlive, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import Model, ModelRequest
+
+logger = logging.getLogger("trouper.models")
 
 #: The idle deadline is moved on at most this often (as a share of it): moving it for every delta would cost more than the delta.
 _DEADLINE_SLACK = 0.01
@@ -69,20 +72,15 @@ class ModelCall:
         step_end = trio.current_time() + step_s if step_s is not None else float("inf")
         attempt = 1
         while True:
-            opened = False
             try:
-                opened = await self._attempt(attempt, step_end)
+                await self._attempt(attempt, step_end)
                 return self.draft
             except ModelError as error:
-                opened = opened or self._streaming
                 fault = error.as_fault()
-            except (
-                Exception
-            ) as error:  # A model client is foreign code: what it raises ends this call, not the session.
-                opened = True
-                fault = ModelFault(
-                    f"the model client {self._model.name!r} failed: {type(error).__name__}: {error}"
-                ).as_fault()
+            except Exception as error:  # A client is foreign code: what it raises ends this call, not the session.
+                logger.exception("the client of model %r failed", self._model.name)
+                # Without its text, which may hold anything, a key included; the log has it.
+                fault = ModelFault(f"the client of model {self._model.name!r} raised {type(error).__name__}").as_fault()
             if not fault.retryable or self.draft.progressed or attempt >= retry.attempts:
                 return Failed(fault)
             if not self._streaming:
@@ -107,13 +105,20 @@ class ModelCall:
             request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
             async with self._model.stream(request) as chunks:
                 self._streaming = True
-                await self._read(chunks, watch, step_end, deadlines)
+                try:
+                    await self._read(chunks, watch, step_end, deadlines)
+                finally:
+                    # A generator that was not read to its end would be closed by the garbage collector, in a task of its own, some day.
+                    if (close := getattr(chunks, "aclose", None)) is not None:
+                        await close()
         if watch.cancelled_caught:
             raise NetworkFault(self._silence(deadlines, step_end))
         if self.draft.done is None:
             raise NetworkFault("the stream ended without its end marker; it was cut off")
 
-    async def _read(self, chunks: AsyncIterator[Chunk], watch: trio.CancelScope, step_end: float, deadlines: Deadlines) -> None:
+    async def _read(
+        self, chunks: AsyncIterator[Chunk], watch: trio.CancelScope, step_end: float, deadlines: Deadlines
+    ) -> None:
         draft, publish = self.draft, self._publish
         text_id = f"m_{self._request.turn}_{self._request.step}"
         thinking_id = f"r_{self._request.turn}_{self._request.step}"

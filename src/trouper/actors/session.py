@@ -50,7 +50,7 @@ from trouper.core.commands import (
     SpillCall,
 )
 from trouper.core.decisions import step
-from trouper.core.events import TurnStarted
+from trouper.core.events import TurnEnded, TurnStarted
 from trouper.core.history import repaired
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.live import LiveEvent
@@ -205,6 +205,8 @@ class SessionActor:
     next_seq: int = 0
     turn_feeds: list[Feed] = field(factory=list)
     event_feeds: list[Feed] = field(factory=list)
+    #: Of those who only wait for the end of a turn.
+    end_feeds: list[Feed] = field(factory=list)
     #: Has loaded its state at least once.
     begun: bool = False
     #: The first journal sequence of the batch that is on its way to the disk: not yet part of `state`.
@@ -237,7 +239,7 @@ class SessionActor:
                 with trio.CancelScope(shield=True):
                     await self._handle([(Interrupt(self._now(), "the runtime is shutting down"), None)])
             nursery.cancel_scope.cancel()
-        for feed in (*self.turn_feeds, *self.event_feeds):
+        for feed in (*self.turn_feeds, *self.event_feeds, *self.end_feeds):
             feed.end()
 
     async def _begin(self) -> None:
@@ -338,9 +340,13 @@ class SessionActor:
     def _publish(self, record: codec.Record) -> None:
         self.ground.recorded(self.session, record)
         for event in record.events:
-            if type(event) is TurnStarted:
+            kind = type(event)
+            if kind is TurnStarted:
                 self._specs = self.outfit.registry.specs()
                 self._turn_outfit = self.outfit
+            elif kind is TurnEnded:
+                for feed in self.end_feeds:
+                    feed.push(event)
             for feed in self.turn_feeds:
                 feed.push(event)
         if self.event_feeds:
@@ -387,8 +393,7 @@ class SessionActor:
             running.end()
         if command is not None:
             # A result that comes although nobody wants it any more is recorded as late (I9).
-            assert self._ref is not None
-            await self._ref.send(command)
+            await self._deliver(command)
 
     async def _perform(self, work: Work) -> Command | None:
         match work:
@@ -660,6 +665,13 @@ class SessionActor:
         )
 
     # -- small things
+
+    async def _deliver(self, command: Command) -> None:
+        assert self._ref is not None
+        try:
+            self._ref.tell(command)
+        except MailboxFull:
+            await self._ref.send(command)
 
     def _tell(self, command: Command) -> None:
         """Something nice to have: dropped when the mailbox is full."""

@@ -199,23 +199,26 @@ def _checked(play: Any) -> Play:
 
 
 class _Stream:
-    """One playing of one reply. Does not yield to the scheduler between chunks that are due at once: what is there is there."""
+    """One playing of one reply. Does not yield to the scheduler between chunks that are due at once: what is there is there.
 
-    __slots__ = ("_items", "_model", "_started")
+    An iterator by hand rather than an async generator, which would have to be closed wherever a reader stops early.
+    """
+
+    __slots__ = ("_delay_s", "_items", "_model", "_next", "_started")
 
     def __init__(self, model: Scripted, play: Play) -> None:
         self._model = model
         self._items = play
+        self._next = 0
         self._started = False
+        self._delay_s = model._first_delay_s
 
     async def __aenter__(self) -> AsyncIterator[Chunk]:
-        first = self._items[0] if self._items else None
-        await trio.lowlevel.checkpoint()
-        if isinstance(first, Fail):
-            raise first.error
+        if self._items and isinstance(self._items[0], Fail):
+            raise self._items[0].error
         self._model.open_streams += 1
         self._started = True
-        return self._chunks()
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -223,12 +226,16 @@ class _Stream:
         if self._started:
             self._model.open_streams -= 1
 
-    async def _chunks(self) -> AsyncIterator[Chunk]:
-        delay = self._model._first_delay_s
-        for item in self._items:
-            if delay:
-                await trio.sleep(delay)
-            delay = self._model._delay_s
+    def __aiter__(self) -> _Stream:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        while self._next < len(self._items):
+            item = self._items[self._next]
+            self._next += 1
+            if self._delay_s:
+                await trio.sleep(self._delay_s)
+            self._delay_s = self._model._delay_s
             match item:
                 case Stall(seconds):
                     await trio.sleep(seconds)
@@ -237,4 +244,5 @@ class _Stream:
                 case Fail(error):
                     raise error
                 case _:
-                    yield item
+                    return item
+        raise StopAsyncIteration
