@@ -18,8 +18,8 @@ from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
 from trouper.core.messages import Fault
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed
-from trouper.models._errors import ModelError, ModelFault, NetworkFault
-from trouper.models.chunks import CallStart, Chunk, KeepAlive, TextChunk, ThinkingChunk, UsageChunk
+from trouper.models._errors import MalformedReply, ModelError, ModelFault, NetworkFault
+from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import Model, ModelRequest
 
 logger = logging.getLogger("trouper.models")
@@ -61,13 +61,15 @@ class ModelCall:
         self._on_note = on_note
         self.draft = Draft()
         self._noted_text = self._noted_thinking = 0
-        #: Whether the attempt under way got as far as a stream.
+        #: Whether the attempt under way got as far as a stream, and its number.
         self._streaming = False
+        self._number = 1
 
     async def run(self) -> Draft | Failed:
         """The finished draft, or why there is none."""
         retry = self._limits.retry
         opens_left = retry.opens
+        malformed = False  # One more try for a reply that its own provider could not read, and no more (M9).
         step_s = self._limits.deadlines.step_s
         step_end = trio.current_time() + step_s if step_s is not None else float("inf")
         attempt = 1
@@ -77,6 +79,10 @@ class ModelCall:
                 return self.draft
             except ModelError as error:
                 fault = error.as_fault()
+                if isinstance(error, MalformedReply):
+                    if malformed:
+                        return Failed(fault)
+                    malformed = True
             except Exception as error:  # A client is foreign code: what it raises ends this call, not the session.
                 logger.exception("the client of model %r failed", self._model.name)
                 # Without its text, which may hold anything, a key included; the log has it.
@@ -100,6 +106,7 @@ class ModelCall:
     async def _attempt(self, attempt: int, step_end: float) -> None:
         deadlines = self._limits.deadlines
         self._streaming = False
+        self._number = attempt
         watch = trio.CancelScope(deadline=min(trio.current_time() + deadlines.connect_s, step_end))
         with watch:
             request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
@@ -130,6 +137,10 @@ class ModelCall:
         async for chunk in chunks:
             if type(chunk) is KeepAlive or type(chunk) is UsageChunk:
                 draft.add(chunk)
+                continue
+            if type(chunk) is Switched:
+                if self._on_retry is not None:
+                    self._on_retry(self._number, chunk.fault, 0.0)
                 continue
             draft.add(chunk)
             now = trio.current_time()

@@ -38,29 +38,31 @@ class Preparer:
 
     async def prepare(self, call: OpenCall) -> tuple[Json, Preparation]:
         """The arguments that everybody sees, and what is to become of the call."""
-        arguments, notes = call.arguments, ()
-        if arguments is None:
-            parsed = parse_arguments("".join(call.buffer))
-            arguments, notes = parsed.value, tuple(parsed.notes)
-        shown = arguments if isinstance(arguments, dict) else {}
         tool = self.registry.get(call.name)
+        try:
+            parsed = parse_arguments("".join(call.buffer) if call.arguments is None else call.arguments)
+        except InvalidArguments as error:
+            return {}, _refused(str(error) if tool is not None else self.registry.unknown(call.name))
+        arguments, notes = parsed.value, parsed.notes
+        # History keeps an object, whatever came: providers take nothing else back.
+        shown = arguments if isinstance(arguments, dict) else {}
         if tool is None:
-            return shown, _refused(self.registry.unknown(call.name))
+            return shown, _refused(self.registry.unknown(call.name), notes=notes)
         try:
             prepared = tool.prepare(arguments)
         except InvalidArguments as error:
-            return shown, _refused(str(error))
+            return shown, _refused(str(error), notes=notes)
         arguments, notes = prepared.arguments, (*notes, *prepared.notes)
         for hook in self.hooks:
             verdict = await hook.ask_before_tool(self.session, tool, arguments)
             if verdict.denied is not None:
-                return arguments, _refused(verdict.denied, Outcome.DENIED)
+                return arguments, _refused(verdict.denied, Outcome.DENIED, notes)
             if verdict.rewritten is not None:
                 try:
                     prepared = tool.prepare(verdict.rewritten)
                 except InvalidArguments as error:
                     return arguments, _refused(
-                        f"A hook rewrote the arguments and made them invalid: {error}", Outcome.DENIED
+                        f"A hook rewrote the arguments and made them invalid: {error}", Outcome.DENIED, notes
                     )
                 arguments, notes = prepared.arguments, (*notes, "rewritten by a hook", *prepared.notes)
         return arguments, self._judged(tool, arguments, notes)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from trouper.core.messages import Json, Opaque, Part, Usage
+from trouper.core.messages import Fault, Json, Opaque, Part, Usage
 
 
 @frozen
@@ -73,6 +73,13 @@ class KeepAlive:
 
 
 @frozen
+class Switched:
+    """A model failed before any progress, and another one goes on in its place (M6). Says nothing; it is recorded as a retry."""
+
+    fault: Fault
+
+
+@frozen
 class Done:
     """The provider's own end marker."""
 
@@ -83,5 +90,5 @@ class Done:
 
 
 Chunk: TypeAlias = (
-    TextChunk | ThinkingChunk | CallStart | CallDelta | CallEnd | PartChunk | UsageChunk | KeepAlive | Done
+    TextChunk | ThinkingChunk | CallStart | CallDelta | CallEnd | PartChunk | UsageChunk | KeepAlive | Switched | Done
 )

@@ -1,0 +1,184 @@
+"""One model in place of another that fails: before any progress, and never after (M6).
+
+    model = Fallback(Gemini("gemini-3-pro"), Gemini("gemini-3-flash"), OpenAICompatible("local", base_url=...))
+
+Whatever stops a model before it has said anything (it is overloaded, its key is wrong, its stream breaks off, or nothing comes for `patience_s`) hands the
+request to the next one. Once somebody may have seen output, a failure is a failure. Each switch is logged, and recorded as a retry of the step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
+
+import trio
+
+from trouper._errors import ConfigError
+from trouper.core.messages import Fault
+from trouper.core.values import changed
+from trouper.models._errors import ModelError, ModelFault, NetworkFault
+from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk
+from trouper.models.protocol import Model, ModelRequest
+
+logger = logging.getLogger("trouper.models")
+
+
+class Fallback:
+    """The first of several models that answers."""
+
+    def __init__(self, primary: Model, *others: Model, patience_s: float | None = None) -> None:
+        if not others:
+            raise ConfigError(f"there is nothing to fall back to from {primary.name!r}; name at least two models")
+        self.models: tuple[Model, ...] = (primary, *others)
+        self._patience_s = patience_s
+
+    @property
+    def name(self) -> str:
+        return " or ".join(model.name for model in self.models)
+
+    @property
+    def context_window(self) -> int | None:
+        """The smallest: the request has to fit whichever model answers."""
+        known = [model.context_window for model in self.models if model.context_window is not None]
+        return min(known) if known else None
+
+    def __repr__(self) -> str:
+        return f"<Fallback {self.name}>"
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        return _Stream(self.models, request, self._patience_s)
+
+
+class _Stream:
+    """A class rather than a generator: the streams of the models are opened and closed in the caller's own task and scope."""
+
+    def __init__(self, models: Sequence[Model], request: ModelRequest, patience_s: float | None) -> None:
+        self._models = list(models)
+        self._request = request
+        self._patience_s = patience_s
+        #: The stream of the model that is being tried, within a scope of its own.
+        self._opened = AsyncExitStack()
+        self._scope = trio.CancelScope()
+        self._chunks: AsyncIterator[Chunk] | None = None
+        self._failures: list[tuple[str, ModelError]] = []
+        #: What came before the first progress: told only once it is sure which model answers.
+        self._held: list[Chunk] = []
+        self._settled = False
+
+    async def __aenter__(self) -> AsyncIterator[Chunk]:
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._opened.__aexit__(kind, error, trace)
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        while not self._settled:
+            try:
+                await self._settle()
+            except BaseException as error:
+                await self._leave(error)
+                await self._begin()
+        if self._held:
+            return self._held.pop(0)
+        assert self._chunks is not None
+        return await self._chunks.__anext__()
+
+    async def _begin(self) -> None:
+        """Open the next model that can be opened."""
+        while True:
+            self._opened = AsyncExitStack()
+            # Stays open as long as the stream does: scopes that the model opens have to close before it.
+            self._scope = self._opened.enter_context(trio.CancelScope(deadline=self._deadline()))
+            try:
+                self._chunks = await self._opened.enter_async_context(self._models[0].stream(self._request))
+                self._opened.push_async_callback(_close, self._chunks)
+                return
+            except BaseException as error:
+                await self._leave(error)
+
+    async def _settle(self) -> None:
+        """Read up to the first progress."""
+        assert self._chunks is not None
+        while not self._settled:
+            try:
+                chunk = await self._chunks.__anext__()
+            except StopAsyncIteration:
+                raise NetworkFault("the stream ended without its end marker; it was cut off") from None
+            self._held.append(chunk)
+            self._settled = _is_progress(chunk)
+        self._scope.deadline = float("inf")
+
+    async def _leave(self, error: BaseException) -> None:
+        """Close the stream of a model that failed, and go on to the next; a cancel from outside passes through."""
+        opened, self._opened = self._opened, AsyncExitStack()
+        await opened.__aexit__(type(error), error, error.__traceback__)
+        if self._scope.cancelled_caught:
+            self._switch(NetworkFault(f"{self._models[0].name} said nothing for {self._patience_s} s"))
+        elif isinstance(error, ModelError):
+            self._switch(error)
+        elif isinstance(error, Exception):
+            # Without its text, which may hold anything, a key included; the log has it.
+            logger.error("the client of model %r failed", self._models[0].name, exc_info=error)
+            self._switch(ModelFault(f"the client raised {type(error).__name__}"))
+        else:
+            raise error
+
+    def _switch(self, error: ModelError) -> None:
+        """On to the next model, with a word about it; raises when there is none left."""
+        failed = self._models.pop(0).name
+        self._failures.append((failed, error))
+        self._held = [chunk for chunk in self._held if isinstance(chunk, Switched)]
+        if not self._models:
+            raise self._all_failed() from error
+        logger.warning(
+            "model %s failed before any progress (%s); going on with %s", failed, error, self._models[0].name
+        )
+        fault: Fault = error.as_fault()
+        self._held.append(
+            Switched(changed(fault, message=f"{failed}: {fault.message}; going on with {self._models[0].name}"))
+        )
+
+    def _all_failed(self) -> ModelError:
+        """The last model's error, with what the others said; worth another try if that holds for any of them."""
+        last = self._failures[-1][1]
+        told = "; ".join(f"{name}: {error.message}" for name, error in self._failures)
+        hints = [
+            error.retry_after_s for _, error in self._failures if error.retryable and error.retry_after_s is not None
+        ]
+        return type(last)(
+            f"every model failed. {told}",
+            retryable=any(error.retryable for _, error in self._failures),
+            retry_after_s=min(hints) if hints else None,
+            status=last.status,
+            provider=last.provider,
+        )
+
+    def _deadline(self) -> float:
+        # The last model has nobody to hand over to: the step's own deadlines are enough for it.
+        if self._patience_s is None or len(self._models) == 1:
+            return float("inf")
+        return trio.current_time() + self._patience_s
+
+
+async def _close(chunks: AsyncIterator[Chunk]) -> None:
+    """A generator that was not read to its end is closed here and now, in its own task."""
+    if (close := getattr(chunks, "aclose", None)) is not None:
+        await close()
+
+
+def _is_progress(chunk: Chunk) -> bool:
+    match chunk:
+        case TextChunk(text) | ThinkingChunk(text):
+            return bool(text) and not text.isspace()
+        case CallStart() | PartChunk() | Done():
+            return True
+        case _:
+            return False
