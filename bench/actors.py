@@ -251,7 +251,7 @@ def main() -> None:
         repeats,
     )
     cancels, stops, bare = [], [], []
-    for _ in range(3 if arguments.quick else 5):
+    for _ in range(2 if arguments.quick else 5):
         cancels.append(trio.run(tree, 10_000, 100, "cancel"))
         stops.append(trio.run(tree, 10_000, 100, "stop"))
         bare.append(trio.run(tree_trio, 10_000, 100))

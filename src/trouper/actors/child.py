@@ -128,14 +128,12 @@ class Child:
                     if not await self._wait_restart(last):
                         exit = Stopped()
                         return
-        except (
-            BaseException
-        ) as exc:  # Recorded, and passed on: a Cancelled belongs to its scope, a KeyboardInterrupt to the program.
-            if isinstance(exc, BaseExceptionGroup):
-                rest = exc.split(trio.Cancelled)[1]
-                exit = exit if rest is None else Crashed(rest)
-            elif not isinstance(exc, trio.Cancelled):
-                exit = Crashed(exc)
+        except trio.Cancelled:
+            raise
+        except BaseException as exc:
+            # Recorded, and passed on: a Cancelled in a group belongs to its scope, a KeyboardInterrupt to the program.
+            failure = exc.split(trio.Cancelled)[1] if isinstance(exc, BaseExceptionGroup) else exc
+            exit = exit if failure is None else Crashed(failure)
             raise
         finally:
             # Not cancelled_caught: when the scopes of a whole branch run out together, the outermost catches.

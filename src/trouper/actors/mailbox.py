@@ -306,6 +306,18 @@ class Mailbox:
         self.exit = exit
         self.consumer = None
         self._settle_taken(lambda: self.gone(taken=True))
+        if self.queue is not None or self.hand is not _NOTHING:
+            self._refuse_unread()
+        self._refuse_senders()
+        self.close_monitors()
+        if self.watchers:
+            ended = Ended(self.name, exit, self.unread)
+            for monitor in list(self.watchers):
+                monitor._fire(ended)
+        if self.ended_event is not None:
+            self.ended_event.set()
+
+    def _refuse_unread(self) -> None:
         left = list(self.queue or ())
         if self.hand is not _NOTHING:
             left.insert(0, self.hand)
@@ -315,13 +327,6 @@ class Mailbox:
         for message in left:
             if type(message) is Request:
                 message._settle(Error(self.gone(taken=False)))
-        self._refuse_senders()
-        self.close_monitors()
-        ended = Ended(self.name, exit, self.unread)
-        for monitor in list(self.watchers or ()):
-            monitor._fire(ended)
-        if self.ended_event is not None:
-            self.ended_event.set()
 
     async def wait_end(self) -> Exit:
         if self.exit is None:
