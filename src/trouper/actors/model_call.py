@@ -7,21 +7,25 @@ is tried three more times; one that stalls or is dropped before it said anything
 from __future__ import annotations
 
 import logging
+import math
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 import trio
 from attrs import frozen
 
 from trouper.actors.draft import Draft
+from trouper.actors.running import Running
 from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
 from trouper.core.messages import Fault
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed
-from trouper.models._errors import MalformedReply, ModelError, ModelFault, NetworkFault
+from trouper.models._errors import ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import Model, ModelRequest
 
+R = TypeVar("R")
 logger = logging.getLogger("trouper.models")
 
 #: The idle deadline is moved on at most this often (as a share of it): moving it for every delta would cost more than the delta.
@@ -65,63 +69,67 @@ class ModelCall:
         self._streaming = False
         self._number = 1
 
-    async def run(self) -> Draft | Failed:
-        """The finished draft, or why there is none."""
+    async def run(self, running: Running, finish: Callable[[Draft | Failed], Awaitable[R]]) -> R | None:
+        """Ask until there is a reply or a fault for good, and let `finish` make something of it; `None` if the work was stopped.
+
+        Each attempt has one scope, for its deadlines and for a stop; `finish` runs in the last one.
+        """
         retry = self._limits.retry
         opens_left = retry.opens
-        malformed = False  # One more try for a reply that its own provider could not read, and no more (M9).
         step_s = self._limits.deadlines.step_s
-        step_end = trio.current_time() + step_s if step_s is not None else float("inf")
-        attempt = 1
+        step_end = trio.current_time() + step_s if step_s is not None else math.inf
+        attempt, delay = 1, 0.0
         while True:
-            try:
-                await self._attempt(attempt, step_end)
-                return self.draft
-            except ModelError as error:
-                fault = error.as_fault()
-                if isinstance(error, MalformedReply):
-                    if malformed:
-                        return Failed(fault)
-                    malformed = True
-            except Exception as error:  # A client is foreign code: what it raises ends this call, not the session.
-                logger.exception("the client of model %r failed", self._model.name)
-                # Without its text, which may hold anything, a key included; the log has it.
-                fault = ModelFault(f"the client of model {self._model.name!r} raised {type(error).__name__}").as_fault()
-            if not fault.retryable or self.draft.progressed or attempt >= retry.attempts:
-                return Failed(fault)
-            if not self._streaming:
-                if opens_left == 0:
-                    return Failed(fault)
+            with running.renew() as scope:
+                if delay:
+                    await trio.sleep(delay)
+                fault = await self._attempt(attempt, scope, step_end)
+                if fault is None:
+                    scope.deadline = math.inf
+                    return await finish(self.draft)
+            if running.stopped:
+                return None
+            if scope.cancelled_caught:
+                fault = NetworkFault(self._silence(step_end)).as_fault()
+            assert fault is not None
+            final = not fault.retryable or self.draft.progressed or attempt >= retry.attempts
+            if not final and not self._streaming:
+                final = opens_left == 0
                 opens_left -= 1
             delay = backoff_s(retry, attempt, fault.retry_after_s, self._jitter)
-            if trio.current_time() + delay >= step_end:
-                return Failed(fault)
+            if final or trio.current_time() + delay >= step_end:
+                with running.renew():
+                    return await finish(Failed(fault))
+                return None
             if self._on_retry is not None:
                 self._on_retry(attempt, fault, delay)
-            await trio.sleep(delay)
             attempt += 1
             self.draft = Draft()
             self._noted_text = self._noted_thinking = 0
 
-    async def _attempt(self, attempt: int, step_end: float) -> None:
-        deadlines = self._limits.deadlines
+    async def _attempt(self, attempt: int, scope: trio.CancelScope, step_end: float) -> Fault | None:
+        """One stream, read to its end; why it failed, if it did. Running into the scope's deadline is a failure too, seen by the caller."""
         self._streaming = False
-        self._number = attempt
-        watch = trio.CancelScope(deadline=min(trio.current_time() + deadlines.connect_s, step_end))
-        with watch:
+        scope.deadline = min(trio.current_time() + self._limits.deadlines.connect_s, step_end)
+        try:
             request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
             async with self._model.stream(request) as chunks:
                 self._streaming = True
                 try:
-                    await self._read(chunks, watch, step_end, deadlines)
+                    await self._read(chunks, scope, step_end, self._limits.deadlines)
                 finally:
                     # A generator that was not read to its end would be closed by the garbage collector, in a task of its own, some day.
                     if (close := getattr(chunks, "aclose", None)) is not None:
                         await close()
-        if watch.cancelled_caught:
-            raise NetworkFault(self._silence(deadlines, step_end))
+        except ModelError as error:
+            return error.as_fault()
+        except Exception as error:  # A client is foreign code: what it raises ends this call, not the session.
+            logger.exception("the client of model %r failed", self._model.name)
+            # Without its text, which may hold anything, a key included; the log has it.
+            return ModelFault(f"the client of model {self._model.name!r} raised {type(error).__name__}").as_fault()
         if self.draft.done is None:
-            raise NetworkFault("the stream ended without its end marker; it was cut off")
+            return NetworkFault("the stream ended without its end marker; it was cut off").as_fault()
+        return None
 
     async def _read(
         self, chunks: AsyncIterator[Chunk], watch: trio.CancelScope, step_end: float, deadlines: Deadlines
@@ -171,7 +179,8 @@ class ModelCall:
             self._on_note(text[self._noted_text :], thinking[self._noted_thinking :])
             self._noted_text, self._noted_thinking = len(text), len(thinking)
 
-    def _silence(self, deadlines: Deadlines, step_end: float) -> str:
+    def _silence(self, step_end: float) -> str:
+        deadlines = self._limits.deadlines
         if trio.current_time() >= step_end:
             return f"the step took longer than {deadlines.step_s} s"
         if not self._streaming:

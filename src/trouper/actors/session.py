@@ -26,11 +26,12 @@ from trouper.actors.model_call import Failed, ModelCall
 from trouper.actors.preparing import Preparer
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.request import Reply, Request
+from trouper.actors.running import Running
 from trouper.actors.sink import LiveSink
 from trouper.actors.structured import mismatch
 from trouper.actors.tool_call import run_tool
 from trouper.core import compaction, task_text
-from trouper.core.calls import Preparation
+from trouper.core.calls import Call, Preparation
 from trouper.core.commands import (
     ActFire,
     Close,
@@ -159,28 +160,6 @@ class Ground(Protocol):
 
     def active_runs(self) -> int:
         """How many background runs hold a permit now, in all sessions."""
-
-
-class Running:
-    """A piece of work under way. `done` is made only if somebody waits."""
-
-    __slots__ = ("_done", "ended", "scope")
-
-    def __init__(self) -> None:
-        self.scope = trio.CancelScope()
-        self.ended = False
-        self._done: trio.Event | None = None
-
-    def end(self) -> None:
-        self.ended = True
-        if self._done is not None:
-            self._done.set()
-
-    async def wait_done(self) -> None:
-        if not self.ended:
-            if self._done is None:
-                self._done = trio.Event()
-            await self._done.wait()
 
 
 @frozen
@@ -372,8 +351,8 @@ class SessionActor:
         if running:
             for key in [key for key in running if key not in wanted]:
                 unwanted = running.pop(key)
-                unwanted.scope.cancel()
                 if not unwanted.ended:
+                    unwanted.stop()
                     cancelled.append(unwanted)
         for key, work in wanted.items():
             if key not in running:
@@ -385,10 +364,20 @@ class SessionActor:
     async def _run_work(self, work: Work, running: Running) -> None:
         command: Command | None = None
         try:
-            with running.scope:
-                command = await self._perform(work)
-            if running.scope.cancelled_caught:
-                command = self._stopped(work)
+            match work:
+                case CallModel(turn, step_number):
+                    command = await self._call_model(turn, step_number, running)
+                case RunCall(call):
+                    command = await self._run_call(call, running)
+                case Summarise(split):
+                    command = await self._summarise(split, running)
+                case RunTask(task_id, attempt):
+                    command = await self._run_task(task_id, attempt, running)
+                case _:
+                    with running.scope:
+                        command = await self._perform(work)
+            if command is None and running.stopped:
+                command = self._after_stop(work)
         finally:
             running.end()
         if command is not None:
@@ -396,15 +385,8 @@ class SessionActor:
             await self._deliver(command)
 
     async def _perform(self, work: Work) -> Command | None:
+        """Work that needs no more of its scope than to be stopped by it."""
         match work:
-            case CallModel(turn, step_number):
-                return await self._call_model(turn, step_number)
-            case RunCall(call):
-                return await self._run_call(
-                    call.request.id, call.request.name, call.request.arguments, call.preparation, call.attempt
-                )
-            case Summarise(split):
-                return await self._summarise(split)
             case AwaitDeadline(turn, at):
                 await trio.sleep(max(0.0, at - self._now()))
                 fault = Fault("budget", "the time for this turn is up; raise Budget.wall_s to allow more")
@@ -432,15 +414,13 @@ class SessionActor:
                 return ClaimFires(self._now())
             case ActOnFire():
                 return self._fire(work)
-            case RunTask(task_id, attempt):
-                return await self._run_task(task_id, attempt)
             case AwaitTaskStopped(task_id, attempt, at):
                 await self._sleep_until(at)
                 return EndTask(
                     task_id, attempt, "cancelled", self._now(), summary="Cancelled; it did not stop in time."
                 )
 
-    def _stopped(self, work: Work) -> Command | None:
+    def _after_stop(self, work: Work) -> Command | None:
         """A run that was cancelled says so itself, at once: nobody has to wait for its grace period to end (B5)."""
         match work:
             case RunTask(task_id, attempt):
@@ -499,7 +479,7 @@ class SessionActor:
             self._task_limits(),
         )
 
-    async def _run_task(self, task_id: TaskId, attempt: int) -> Command | None:
+    async def _run_task(self, task_id: TaskId, attempt: int, running: Running) -> Command | None:
         """A background run from its record: a spawned one, or any after a restart."""
         found = self.state.tasks.live.get(task_id)
         if found is None:
@@ -525,15 +505,18 @@ class SessionActor:
             call,
             arguments,  # type: ignore[arg-type]
             context,
+            running,
             timeout_s=tool.timeout_s or math.inf,
             output_bytes=limits.tool_output_bytes,
             now=self.ground.environment.now,
-            keep=lambda call_id, shaped: self.ground.keep_output(self.session, call_id, shaped),
+            keep=self._keep_output,
             background=True,
         )
+        if ended is None:
+            return None
         return task_text.end_command(found, attempt, ended.outcome, ended.content, at=self._now())
 
-    async def _call_model(self, turn: int, step_number: int) -> Command:
+    async def _call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
         if (spent := self.ground.over_budget()) is not None:
             return EndTurn(turn, "budget", self._now(), spent)
         outfit = self._turn_outfit or self.outfit
@@ -546,20 +529,17 @@ class SessionActor:
             on_retry=lambda attempt, fault, delay: self._tell(NoteRetry(turn, step_number, attempt, fault, delay)),
             on_note=lambda text, thinking: self._tell(NoteProgress(turn, step_number, text, thinking)),
         )
+
+        async def finish(finished: Draft | Failed) -> Command:
+            if isinstance(finished, Draft):
+                return await self._reply(outfit, turn, step_number, finished)
+            draft = call.draft
+            partial = draft.partial() if draft.progressed else None
+            return DeliverFault(turn, step_number, finished.fault, self._now(), partial, draft.usage)
+
         self._call = call
         try:
-            finished = await call.run()
-            if isinstance(finished, Failed):
-                draft = call.draft
-                return DeliverFault(
-                    turn,
-                    step_number,
-                    finished.fault,
-                    self._now(),
-                    draft.partial() if draft.progressed else None,
-                    draft.usage,
-                )
-            return await self._reply(outfit, turn, step_number, finished)
+            return await call.run(running, finish)
         finally:
             self._call = None
 
@@ -617,7 +597,7 @@ class SessionActor:
             step=step_number,
         )
 
-    async def _summarise(self, split: int) -> Command:
+    async def _summarise(self, split: int, running: Running) -> Command | None:
         """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
         outfit = self._turn_outfit or self.outfit
         ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
@@ -629,40 +609,47 @@ class SessionActor:
             turn=self.state.turns,
             purpose="compaction",
         )
-        finished = await ModelCall(outfit.model, request, outfit.limits, self.ground.environment.random).run()
-        if isinstance(finished, Failed):
-            return DeliverSummary(split, self._now(), fault=finished.fault)
-        text = finished.message(self.state.turns, 0, [{} for _ in finished.open_calls]).text
-        if finished.open_calls:
-            fault = Fault("other", "the model called a tool instead of writing a summary")
-            return DeliverSummary(split, self._now(), usage=finished.usage, fault=fault)
-        return DeliverSummary(split, self._now(), text, finished.usage)
 
-    async def _run_call(
-        self, call: CallId, name: str, arguments: Json, preparation: Preparation, attempt: int
-    ) -> Command:
+        async def finish(finished: Draft | Failed) -> Command:
+            if isinstance(finished, Failed):
+                return DeliverSummary(split, self._now(), fault=finished.fault)
+            if finished.open_calls:
+                fault = Fault("other", "the model called a tool instead of writing a summary")
+                return DeliverSummary(split, self._now(), usage=finished.usage, fault=fault)
+            return DeliverSummary(split, self._now(), finished.text, finished.usage)
+
+        return await ModelCall(outfit.model, request, outfit.limits, self.ground.environment.random).run(
+            running, finish
+        )
+
+    async def _run_call(self, call: Call, running: Running) -> Command | None:
         outfit = self._turn_outfit or self.outfit
-        tool = outfit.registry.get(name)
+        request = call.request
+        tool = outfit.registry.get(request.name)
         if tool is None:
             # Only after a restart: the call was allowed by a process that had this tool.
-            return DeliverResult(call, Outcome.ERROR, self._now(), content=outfit.registry.unknown(name))
+            return DeliverResult(request.id, Outcome.ERROR, self._now(), content=outfit.registry.unknown(request.name))
         context = ToolContext(
-            session_id=self.session,  # type: ignore[arg-type]
-            call_id=call,
+            session_id=SessionId(self.session),
+            call_id=request.id,
             services=self.ground.services(self.session),
-            sink=LiveSink(call, self.publish_live),
-            attempt=attempt,
+            sink=LiveSink(request.id, self.publish_live),
+            attempt=call.attempt,
         )
         return await run_tool(
             tool,
-            call,
-            arguments,
+            request.id,
+            request.arguments,
             context,
-            timeout_s=preparation.timeout_s or outfit.limits.tool_timeout_s,
+            running,
+            timeout_s=call.preparation.timeout_s or outfit.limits.tool_timeout_s,
             output_bytes=outfit.limits.tool_output_bytes,
             now=self.ground.environment.now,
-            keep=lambda call_id, shaped: self.ground.keep_output(self.session, call_id, shaped),
+            keep=self._keep_output,
         )
+
+    def _keep_output(self, call: CallId, shaped: Shaped) -> str | None:
+        return self.ground.keep_output(self.session, call, shaped) if shaped.full_text is not None else None
 
     # -- small things
 

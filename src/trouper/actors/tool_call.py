@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import trio
 
+from trouper.actors.running import Running
 from trouper.core.commands import DeliverResult
 from trouper.core.ids import CallId
-from trouper.core.messages import Outcome
+from trouper.core.messages import Media, Outcome
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.errors import ConnectionRequired, ToolError
@@ -26,6 +27,7 @@ INTERNAL = "The tool failed because of an internal error. It is not your fault; 
 TIMED_OUT = "The tool did not end within {seconds:g} s and was cancelled; it may have done part of its work."
 #: Of an internal error's text, what the journal keeps.
 INTERNAL_CHARS = 8_000
+_NOTHING = Shaped(None)
 
 
 async def run_tool(
@@ -33,19 +35,20 @@ async def run_tool(
     call: CallId,
     arguments: dict[str, object],
     context: ToolContext,
+    running: Running,
     *,
     timeout_s: float,
     output_bytes: int,
     now: Callable[[], float],
     keep: Callable[[CallId, Shaped], str | None],
     background: bool = False,
-) -> DeliverResult:
-    """Run to the end; cancellation passes through. `keep` stores an output that had to be cut, and says where."""
+) -> DeliverResult | None:
+    """Run to the end, in the scope of `running`; `None` if the work was stopped. `keep` stores an output that had to be cut, and says where."""
     started = trio.current_time()
     internal: str | None = None
-    outcome, shaped = Outcome.TIMEOUT, Shaped(TIMED_OUT.format(seconds=timeout_s))
-    images: tuple[object, ...] = ()
-    with trio.CancelScope(deadline=started + timeout_s):
+    outcome, shaped = Outcome.TIMEOUT, _NOTHING
+    images: tuple[Media, ...] = ()
+    with running.renew(started + timeout_s) as scope:
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
         except ToolError as error:
@@ -60,13 +63,17 @@ async def run_tool(
             outcome = Outcome.ERROR if result.is_error else Outcome.OK
             shaped = shape_output(result, limit=output_bytes)
             images = result.images
+    if scope.cancelled_caught:
+        if running.stopped:
+            return None
+        shaped = Shaped(TIMED_OUT.format(seconds=timeout_s))
     return DeliverResult(
         call=call,
         outcome=outcome,
         at=now(),
         content=shaped.content,
-        images=images,  # type: ignore[arg-type]
+        images=images,
         latency_ms=round((trio.current_time() - started) * 1000, 3),
-        full_output=keep(call, shaped),
+        full_output=keep(call, shaped) if shaped.full_text is not None else None,
         internal=internal,
     )
