@@ -68,10 +68,12 @@ def takes_pictures_in_answers(model: str) -> bool:
 
 @define
 class _Encoded:
-    messages: tuple[Message, ...]
-    #: All contents, the last one still open at its end.
-    text: bytes
-    role: str
+    messages: tuple[Message, ...] = ()
+    #: All contents, a piece for each message, the last content still open at its end. Only ever extended: joined once, into a body.
+    pieces: list[bytes] = field(factory=list)
+    size: int = 0
+    #: Whose content the last one is.
+    role: str = ""
 
 
 class RequestBuilder:
@@ -95,7 +97,8 @@ class RequestBuilder:
         """`extra`: this request's own settings, on top of the client's."""
         settings = self._settings
         top = {**settings.top, **extra.top} if extra else dict(settings.top)
-        pieces = [b'{"contents":[', self._contents(request, takes_pictures_in_answers(model)), b"]"]
+        contents = self._contents(request, takes_pictures_in_answers(model))
+        pieces = [b'{"contents":[', *contents.pieces, b"]}]" if contents.role else b"]"]
         # What is cached at the provider has its system text and tools with it, and must not be given others.
         cached = "cachedContent" in top
         if not cached and (system := _system(request, top)) is not None:
@@ -117,47 +120,33 @@ class RequestBuilder:
             pieces.append(b"}")
         return b"".join(pieces)
 
-    def _contents(self, request: ModelRequest, nested_pictures: bool) -> bytes:
+    def _contents(self, request: ModelRequest, nested_pictures: bool) -> _Encoded:
         key = (request.session, request.purpose, nested_pictures)
         messages = request.messages
-        known = self._encoded.get(key)
+        encoded = self._encoded.pop(key, None)
+        if encoded is not None:
+            self._cache_bytes -= encoded.size
         if (
-            known is not None
-            and len(known.messages) <= len(messages)
+            encoded is None
+            or len(encoded.messages) > len(messages)
             # Identity, not equality: True equals 1, and would be sent as it.
-            and all(map(is_, known.messages, messages))
+            or not all(map(is_, encoded.messages, messages))
         ):
-            role, pieces, start = known.role, [known.text], len(known.messages)
-        else:
-            role, pieces, start = "", [], 0
-        for message in messages[start:]:
-            parts = [part for part in map_parts(message, nested_pictures) if part]
-            if not parts:
-                continue
-            text = wire_json.encode(parts)[1:-1]
-            wire_role = "model" if message.role == "assistant" else "user"
-            if wire_role == role:
-                # Gemini wants its two roles to take turns: what follows in the same role joins the content before it.
-                pieces.append(b"," + text)
-            else:
-                pieces.append((b"]}," if role else b"") + b'{"role":"' + wire_role.encode() + b'","parts":[' + text)
-                role = wire_role
-        joined = b"".join(pieces)
-        self._keep(key, _Encoded(messages, joined, role))
-        return joined + b"]}" if role else b""
-
-    def _keep(self, key: tuple[str, str, bool], encoded: _Encoded) -> None:
-        before = self._encoded.pop(key, None)
-        self._cache_bytes += len(encoded.text) - (len(before.text) if before else 0)
+            encoded = _Encoded()
+        for message in messages[len(encoded.messages) :]:
+            _add(encoded, message, nested_pictures)
+        encoded.messages = messages
         self._encoded[key] = encoded
+        self._cache_bytes += encoded.size
         while self._cache_bytes > self._cache_bytes_max:
             _, oldest = self._encoded.popitem(last=False)
-            self._cache_bytes -= len(oldest.text)
+            self._cache_bytes -= oldest.size
+        return encoded
 
     def forget(self, session: str) -> None:
         """Drop what is kept for a session; it only costs its next request some time."""
         for key in [key for key in self._encoded if key[0] == session]:
-            self._cache_bytes -= len(self._encoded.pop(key).text)
+            self._cache_bytes -= self._encoded.pop(key).size
 
     def _tools(self, specs: tuple[ToolSpec, ...], hosted: tuple[Mapping[str, Json], ...]) -> bytes:
         pieces = []
@@ -188,6 +177,22 @@ class RequestBuilder:
             else:
                 out["responseSchema"] = openapi_schema(request.response_schema, "the reply")
         return out
+
+
+def _add(encoded: _Encoded, message: Message, nested_pictures: bool) -> None:
+    parts = [part for part in map_parts(message, nested_pictures) if part]
+    if not parts:
+        return
+    text = wire_json.encode(parts)[1:-1]
+    role = "model" if message.role == "assistant" else "user"
+    if role == encoded.role:
+        # Gemini wants its two roles to take turns: what follows in the same role joins the content before it.
+        piece = b"," + text
+    else:
+        piece = (b"]}," if encoded.role else b"") + b'{"role":"' + role.encode() + b'","parts":[' + text
+        encoded.role = role
+    encoded.pieces.append(piece)
+    encoded.size += len(piece)
 
 
 def declaration(spec: ToolSpec, schemas: SchemaForm) -> dict[str, Json]:
