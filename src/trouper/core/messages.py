@@ -154,6 +154,10 @@ class Usage:
     reasoning: int | None = None
 
     def __add__(self, other: Usage) -> Usage:
+        if other is NO_USAGE:
+            return self
+        if self is NO_USAGE:
+            return other
         return Usage(
             input=_sum(self.input, other.input),
             output=_sum(self.output, other.output),
