@@ -9,6 +9,7 @@ import logging
 import pickle
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -236,3 +237,24 @@ def test_nothing_of_a_request_stays_behind() -> None:
     assert not [
         thing for thing in gc.get_objects() if isinstance(thing, httpx.Request) and KEY in thing.headers.values()
     ]
+
+
+async def test_not_in_a_journal(tmp_path: Path) -> None:
+    """M3, I36: turns that work and turns that fail with the key in the provider's words leave no trace of it on the disk."""
+    from trouper.runtime import open_runtime
+
+    turns: list[list[Item]] = [
+        [TextChunk("hello"), Done("end_turn")],
+        [Status(400, f"bad key {KEY} {FORMS[1]} {FORMS[2]}")],
+    ]
+    async with serve_gemini(turns) as server, Gemini("m", api_key=KEY, base_url=server.url) as model:
+        async with open_runtime(tmp_path / "state", model=model) as runtime:
+            session = await runtime.session("s")
+            assert (await session.ask("hi")).text == "hello"
+            failed = await session.ask("again")
+            assert failed.error is not None
+            assert_clean(repr(failed))
+    written = [path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert sum(map(len, written)) > 0
+    for content in written:
+        assert_clean(content.decode("utf-8", "replace"))
