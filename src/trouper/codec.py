@@ -100,7 +100,9 @@ def _register_tagged(union: Any, tag: str) -> None:
         writer = writers.get(cls)
         if writer is None:
             writer = writers[cls] = _converter.get_unstructure_hook(cls)
-        return {tag: cls.__name__, **writer(value)}
+        written = writer(value)
+        written[tag] = cls.__name__
+        return written
 
     def structure(value: Mapping[str, Any], _: Any) -> Any:
         name = value[tag]
@@ -152,7 +154,9 @@ def event_to_json(event: Any) -> dict[str, Json]:
     writer = _event_writers.get(cls)
     if writer is None:
         writer = _event_writers[cls] = _converter.get_unstructure_hook(cls)
-    return {"type": cls.__name__, **writer(event)}
+    written = writer(event)
+    written["type"] = cls.__name__
+    return written
 
 
 def event_from_json(value: Mapping[str, Json]) -> Any:
@@ -249,18 +253,32 @@ def _cause_from_json(name: str, value: Mapping[str, Json], first: Any) -> Any:
 # --- lines ---
 
 
-def encode(record: Record) -> tuple[bytes, bytes]:
-    """Head and body of the record's JSON: an object without its closing brace, and the value of its `body`."""
+def encode(record: Record, *, exact: bool = False) -> tuple[bytes, bytes]:
+    """Head and body of the record's JSON: an object without its closing brace, and the value of its `body`.
+
+    With `exact`, raises `Inexact` if reading it again would give something else; see `sanitised`.
+    """
     cause = record.cause
     head = (
         f'{{"v":{VERSION},"type":"{type(cause).__name__}","id":"{record.id}","session":"{record.session}",'
         f'"n":{record.n},"epoch":{record.epoch},"at":{record.at!r}'
     )
-    body = {
-        "cause": _cause_to_json(cause, record.events[0]),
+    return head.encode("ascii"), dumps(_body(record), exact=exact)
+
+
+def _body(record: Record) -> dict[str, Json]:
+    return {
+        "cause": _cause_to_json(record.cause, record.events[0]),
         "events": [event_to_json(event) for event in record.events],
     }
-    return head.encode("ascii"), dumps(body)
+
+
+def sanitised(record: Record) -> Record:
+    """The record as it will be read again: without lone surrogates, and whatever else JSON cannot hold."""
+    body = loads(dumps(_body(record)))
+    read = tuple(event_from_json(event) for event in body["events"])
+    cause = _cause_from_json(type(record.cause).__name__, body["cause"], read[0])
+    return attrs.evolve(record, cause=cause, events=read)
 
 
 def decode(payload: bytes, seq: int = 0) -> Record:
@@ -319,11 +337,17 @@ _LONG_INTEGER = re.compile(rb"\d{19}")
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
-def dumps(value: Any) -> bytes:
-    """Compact ASCII JSON. NaN and infinities become null, lone surrogates U+FFFD: nothing that is said can fail to be written."""
+class Inexact(Exception):
+    """A value that JSON cannot hold as it is."""
+
+
+def dumps(value: Any, *, exact: bool = False) -> bytes:
+    """Compact ASCII JSON. NaN and infinities become null, lone surrogates U+FFFD: nothing that is said can fail to be written, unless `exact`."""
     try:
         data = orjson.dumps(value, default=_plain)
     except (TypeError, orjson.JSONEncodeError):
+        if exact:
+            raise Inexact from None
         return json.dumps(_sanitised(value), separators=(",", ":"), allow_nan=False).encode("ascii")
     return data if data.isascii() else _NOT_ASCII.sub(_escaped, data.decode()).encode("ascii")
 

@@ -19,16 +19,18 @@ import trio
 from attrs import frozen
 
 from trouper import codec
+from trouper._errors import InternalError
 from trouper.actors.environment import Environment
 from trouper.actors.feed import Feed, Lagged
 from trouper.actors.journal import JournalStatistics, JournalWriter
 from trouper.actors.restart import Restart
 from trouper.actors.session import Outfit, SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
-from trouper.core.events import ModelReplied
+from trouper.core.decisions import WARN_SHARE
+from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted
 from trouper.core.ids import CallId, check_name
 from trouper.core.messages import NO_USAGE, Fault, Usage
-from trouper.core.session import State
+from trouper.core.session import EndedTurn, State, evolve
 from trouper.core.settings import Budget, Limits
 from trouper.core.task_record import Owner
 from trouper.journal import Disk, Level, Log, Recovery, open_log
@@ -91,7 +93,10 @@ class Runtime:
         self._roster = Roster(log)
         self._actors: dict[str, SessionActor] = {}
         self._handles: dict[str, Session] = {}
+        #: What all sessions have used since this runtime was opened (L25).
         self._usage = NO_USAGE
+        self._steps = self._tool_calls = 0
+        self._warned: set[str] = set()
         self._feeds: list[Feed] = []
         self._services: dict[str, Services] = {}
 
@@ -202,8 +207,13 @@ class Runtime:
 
     def recorded(self, session: str, record: codec.Record) -> None:
         for event in record.events:
-            if type(event) is ModelReplied:
+            kind = type(event)
+            if kind is ModelReplied or kind is ModelFailed or kind is CompactionEnded:
                 self._usage = self._usage + event.usage
+                if kind is ModelReplied:
+                    self._tool_calls += len(event.preparations)
+            elif kind is StepStarted:
+                self._steps += 1
         for feed in self._feeds:
             feed.push(record)
 
@@ -222,12 +232,33 @@ class Runtime:
         return sum(actor.state.tasks.active for actor in self._actors.values())
 
     def over_budget(self) -> Fault | None:
-        cap, used = self._budget.tokens, self._usage.total or 0
-        if cap is not None and used >= cap:
-            return Fault(
-                "budget", f"the runtime's budget of {cap} tokens is spent ({used} used); raise Budget.tokens to go on"
-            )
+        for what, used, cap in self._spent():
+            # The step that asks is counted already.
+            if used > cap if what == "steps" else used >= cap:
+                return Fault(
+                    "budget",
+                    f"the runtime's budget of {cap} {what} is spent ({used} used); raise Budget.{what} to go on",
+                )
         return None
+
+    def budget_warnings(self) -> list[tuple[str, float, float]]:
+        due: list[tuple[str, float, float]] = [
+            (f"runtime {what}", used, cap)
+            for what, used, cap in self._spent()
+            if used >= cap * WARN_SHARE and what not in self._warned
+        ]
+        self._warned.update(what.removeprefix("runtime ") for what, _, _ in due)
+        return due
+
+    def _spent(self) -> list[tuple[str, int, int]]:
+        """What the runtime's budget caps: what, how much is used, and of how much."""
+        budget = self._budget
+        spent = (
+            ("tokens", self._usage.total or 0, budget.tokens),
+            ("steps", self._steps, budget.steps),
+            ("tool_calls", self._tool_calls, budget.tool_calls),
+        )
+        return [(what, used, cap) for what, used, cap in spent if cap is not None]
 
     # -- inside
 
@@ -245,6 +276,18 @@ class Runtime:
                     yield SessionEvent(record.n + offset, record.at, event)
             if record.n + len(record.events) >= upto:
                 return
+
+    def _ended_turn(self, session: str, number: int) -> EndedTurn:
+        """How a turn of the past ended, from the journal."""
+        state = State()
+        for raw in self._log.records(stream=session):
+            if is_gap(raw.payload):
+                continue
+            for event in codec.decode_events(raw.payload, raw.seq)[2]:
+                state = evolve(state, event)
+                if state.last is not None and state.last.number == number:
+                    return state.last
+        raise InternalError(f"session {session!r} has no end of turn {number} in its journal; please report this")
 
     def _recover(self) -> None:
         """Sessions that a dead process left in the middle of something are opened at once, and close what it left open (J12)."""

@@ -13,6 +13,7 @@ import attrs
 import trio
 from attrs import frozen
 
+from trouper import codec
 from trouper._errors import CommandRejected, UsageError, WorldError
 from trouper.actors import structured
 from trouper.actors.errors import ActorGone, AskLost
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from trouper.runtime import Runtime
 
 T = TypeVar("T")
+#: Turns that end so have no output of the wanted shape: they were cut short, or refused.
+_WITHOUT_OUTPUT = frozenset({"interrupt", "max_steps", "max_tokens", "budget", "refusal", "error"})
 Attachment = Media | str | Path
 
 
@@ -98,7 +101,8 @@ class Turn:
         try:
             event = await self._feed.receive()
         except Lagged:
-            if self._session._state.turns != self.number or self._session._state.turn is None:
+            running = self._session._state.turn
+            if running is None or running.number != self.number:
                 self._finish()
             return CaughtUp()
         except StopAsyncIteration:
@@ -118,20 +122,23 @@ class Turn:
 
     def _finish(self) -> None:
         last = self._session._state.last
-        assert last is not None and last.number == self.number
-        output = None
-        if (
-            self._shape is not None
-            and last.fault is None
-            and last.stop_reason not in ("interrupt", "max_steps", "budget")
-        ):
-            output = _shaped(last.text, self._shape)
+        if last is None or last.number != self.number:
+            # Another turn has ended since, before this one was read to its end.
+            last = self._session._runtime._ended_turn(self._session.id, self.number)
+        output, error = None, last.fault
+        if self._shape is not None and error is None and last.stop_reason not in _WITHOUT_OUTPUT:
+            try:
+                output = _shaped(last.text, self._shape)
+            except Exception as problem:  # The class is the caller's, and may refuse more than its schema says.
+                error = Fault(
+                    "invalid_output", f"the reply follows the schema, but no object can be made of it: {problem}"
+                )
         self.result = TurnResult(
             text=last.text,
             stop_reason=last.stop_reason,
             usage=last.usage,
             steps=last.steps,
-            error=last.fault,
+            error=error,
             detail=last.detail,
             compaction_usage=last.compaction,
             output=output,
@@ -218,7 +225,8 @@ class Session:
                     await self._interrupt(Interrupt(self._now(), "the caller left the turn", turn.number))
                 except (SessionEnded, CommandRejected):
                     return
-        if self._state.last is not None and self._state.last.number == turn.number:
+        running = self._state.turn
+        if running is None or running.number != turn.number:
             turn._finish()
 
     async def ask(
@@ -296,6 +304,7 @@ class Session:
     async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
         """The result of a client-side call."""
         outcome = Outcome.ERROR if error else Outcome.OK
+        content = codec.loads(codec.dumps(content))  # As the journal will hold it.
         await self._ask(DeliverResult(CallId(call), outcome, self._now(), content=content))
 
     # -- looking

@@ -44,6 +44,7 @@ from trouper.core.commands import (
     Deny,
     EndTurn,
     Interrupt,
+    NoteBudget,
     NoteProgress,
     NoteRetry,
     OpenSession,
@@ -63,12 +64,15 @@ from trouper.core.session import (
     AwaitDeadline,
     AwaitInlineBudget,
     CallModel,
+    Event,
     Phase,
     RunCall,
     State,
     Summarise,
+    TakeQueued,
     Work,
     WorkKey,
+    evolve,
     outstanding,
 )
 from trouper.core.settings import Budget, Limits, TurnOptions
@@ -154,6 +158,9 @@ class Ground(Protocol):
     def over_budget(self) -> Fault | None:
         """Why no session of this runtime may ask a model any more, if so."""
 
+    def budget_warnings(self) -> Sequence[tuple[str, float, float]]:
+        """Caps of the runtime of which 80 % are spent, each told once: what, how much, of how much."""
+
     @property
     def owner(self) -> Owner:
         """This process, as the owner of the runs that it starts."""
@@ -228,6 +235,9 @@ class SessionActor:
             command = OpenSession(self.session, self._now(), self.system, self.parent)
         else:
             command = self._recovery()
+            if self.state.turn is not None and self._turn_outfit is None:
+                # A turn that another process began goes on with what this one has.
+                self._turn_outfit, self._specs = self.outfit, self.outfit.registry.specs()
         with trio.CancelScope(shield=True):
             await self._handle([(command, None)])
         # Recovery may have had nothing to say, and still there is work that nobody runs yet.
@@ -259,34 +269,40 @@ class SessionActor:
         """Decide on each command in turn, journal all of it, wait for the disk once, and only then let anybody know."""
         state, seq = self.state, self.next_seq
         records: list[codec.Record] = []
-        replies: list[tuple[Reply[Any], Exception | None]] = []
+        #: Each with the state right after its command: another turn may have begun by the end of the batch.
+        replies: list[tuple[Reply[Any], State, Exception | None]] = []
         last = 0
         durable = False
         for command, reply in batch:
             if command is None:  # Only asks for the state.
                 if reply is not None:
-                    replies.append((reply, None))
+                    replies.append((reply, state, None))
                 continue
             try:
                 command = self._completed(command)
                 events, after = step(state, command)
                 if events:
                     record = codec.Record(self.session, seq, self.ground.epoch, self._now(), command, events)
-                    last, waits = self._append(record)
+                    try:
+                        line = codec.encode(record, exact=True)
+                    except codec.Inexact:
+                        # What is written is what is true: everybody goes on with the text as the journal holds it.
+                        record = codec.sanitised(record)
+                        line, events, after = codec.encode(record), record.events, _folded(state, record.events)
+                    last, waits = self._append(record, *line)
                     if self.in_flight is None:
                         self.in_flight = last
-                    record = changed(record, seq=last)
                     durable = durable or waits
-                    records.append(record)
+                    records.append(changed(record, seq=last))
                     state, seq = after, seq + len(events)
             except (CommandRejected, JournalFull) as refusal:
                 if reply is None:
                     logger.info("session %s refused %s: %s", self.session, type(command).__name__, refusal)
                 else:
-                    replies.append((reply, refusal))
+                    replies.append((reply, state, refusal))
                 continue
             if reply is not None:
-                replies.append((reply, None))
+                replies.append((reply, state, None))
         if durable:
             # Shielded inside: between hand-over and acknowledgement a cancel would leave memory and disk apart.
             await self.ground.writer.wait_durable(last)
@@ -294,15 +310,13 @@ class SessionActor:
         for record in records:
             self._publish(record)
         cancelled = self._reconcile() if records else ()
-        answer = Step(state, cancelled)
-        for reply, error in replies:
+        for reply, then, error in replies:
             if error is None:
-                reply.reply(answer)
+                reply.reply(Step(then, cancelled))
             else:
                 reply.fail(error)
 
-    def _append(self, record: codec.Record) -> tuple[int, bool]:
-        head, body = codec.encode(record)
+    def _append(self, record: codec.Record, head: bytes, body: bytes) -> tuple[int, bool]:
         kind = type(record.cause)
         durable = kind not in _BUFFERED
         entry = Entry(self.session, record.id, head, body, durable, kind.__name__ in _OPENING)
@@ -408,6 +422,8 @@ class SessionActor:
                 )
             case DeliverBatch():
                 await self._wait_deliverable(work)
+                return DeliverDue(self._now(), self.outfit.turn_options())
+            case TakeQueued():
                 return DeliverDue(self._now(), self.outfit.turn_options())
             case AwaitDue(at=at):
                 await self._sleep_until(at)
@@ -519,6 +535,8 @@ class SessionActor:
     async def _call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
         if (spent := self.ground.over_budget()) is not None:
             return EndTurn(turn, "budget", self._now(), spent)
+        for what, used, cap in self.ground.budget_warnings():
+            self._tell(NoteBudget(what, used, cap))
         outfit = self._turn_outfit or self.outfit
         call = ModelCall(
             outfit.model,
@@ -541,7 +559,8 @@ class SessionActor:
         try:
             return await call.run(running, finish)
         finally:
-            self._call = None
+            if self._call is call:  # A turn that began meanwhile has put its own call here.
+                self._call = None
 
     async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft) -> DeliverReply:
         arguments: list[Json] = []
@@ -670,6 +689,12 @@ class SessionActor:
 
     def _now(self) -> float:
         return self.ground.environment.now()
+
+
+def _folded(state: State, events: Sequence[Event]) -> State:
+    for event in events:
+        state = evolve(state, event)
+    return state
 
 
 def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[Command | None, Reply[Any] | None]]:

@@ -61,6 +61,15 @@ class NoteProgress:
 
 
 @frozen
+class NoteBudget:
+    """80 % of a cap of the whole runtime are spent."""
+
+    what: str
+    spent: float
+    cap: float
+
+
+@frozen
 class DeliverReply:
     turn: int
     step: int
@@ -194,7 +203,7 @@ class SpillCall:
 
 @frozen
 class DeliverDue:
-    """The session is idle: start a turn with what is queued for it (B15)."""
+    """The session is idle: start a turn with what is queued for it, notifications (B15) or input that came too late for its turn (I26)."""
 
     at: float
     options: TurnOptions
@@ -221,6 +230,7 @@ TurnCommand: TypeAlias = (
     | Submit
     | NoteRetry
     | NoteProgress
+    | NoteBudget
     | DeliverReply
     | DeliverFault
     | DeliverSummary

@@ -5,14 +5,15 @@ from __future__ import annotations
 from trouper.core.history import History
 from trouper.core.messages import Message, Text, ToolAnswer
 from trouper.core.settings import Compaction
-from trouper.core.tokens import estimate_json, estimate_text
+from trouper.core.tokens import estimate_json, estimate_message
 from trouper.core.values import changed
 
 SUMMARY_OPEN = "<conversation-summary>"
 SUMMARY_CLOSE = "</conversation-summary>"
 DROPPED_NOTE = "(The oldest part of this conversation was left out to make room; no summary of it could be made.)"
 MASK_NOTE = "(An old result of {size} characters was left out to make room. Call the tool again if it is needed.)"
-_MASK_TOKENS = estimate_text(MASK_NOTE) + 2
+#: What masking a result has to save: else a note would be put in place of a note.
+_MASK_GAIN = 8
 
 HAND_OVER_PROMPT = """\
 Stop here and write a hand-over: the conversation above is about to be replaced by what you write now, and you will go on from it alone.
@@ -46,10 +47,11 @@ def pick_split(messages: tuple[Message, ...], keep_pairs: int, min_messages: int
     """
     if len(messages) < min_messages:
         return 0
-    split = len(messages) - 2 * keep_pairs
+    split = min(len(messages) - 2 * keep_pairs, len(messages) - 1)
     while split > 0 and messages[split].role == "tool":
         split -= 1
-    return max(0, split)
+    # An earlier summary alone is not worth another one: only newly aged turns are (L30).
+    return split if split > 0 and any(message.kind != "summary" for message in messages[:split]) else 0
 
 
 def forced_split(messages: tuple[Message, ...], keep_pairs: int) -> int:
@@ -84,11 +86,12 @@ def mask(messages: tuple[Message, ...], before: int) -> tuple[tuple[Message, ...
             continue
         answers: list[ToolAnswer] = []
         for part in message.answers:
-            gain = estimate_json(part.content) - _MASK_TOKENS
-            if gain > 0:
+            size = len(part.content) if isinstance(part.content, str) else 4 * estimate_json(part.content)
+            note = changed(part, content=MASK_NOTE.format(size=size), images=())
+            gain = estimate_message(Message("tool", (part,))) - estimate_message(Message("tool", (note,)))
+            if gain >= _MASK_GAIN:
                 saved += gain
-                size = len(part.content) if isinstance(part.content, str) else 4 * estimate_json(part.content)
-                part = changed(part, content=MASK_NOTE.format(size=size), images=())
+                part = note
             answers.append(part)
         masked.append(Message("tool", tuple(answers), message.kind))
     return (*masked, *messages[before:]), saved

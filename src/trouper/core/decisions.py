@@ -28,6 +28,7 @@ from trouper.core.commands import (
     Deny,
     EndTurn,
     Interrupt,
+    NoteBudget,
     NoteProgress,
     NoteRetry,
     OpenSession,
@@ -67,7 +68,7 @@ from trouper.core.events import (
     TurnStarted,
 )
 from trouper.core.ids import CallId, NotificationId
-from trouper.core.messages import NO_USAGE, Fault, Message, Outcome, Part, Text, Thinking
+from trouper.core.messages import NO_USAGE, Fault, Media, Message, Outcome, Part, ProviderPart, Text, Thinking
 from trouper.core.notification import DeliverNotifications, NotificationCommand, prompt_text
 from trouper.core.schedule import ScheduleCommand
 from trouper.core.session import Event, Phase, State, Turn
@@ -144,6 +145,9 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
         case NoteProgress(turn, step_number, text, thinking):
             if _is_current(state, turn, step_number):
                 decision.emit(ModelProgressed(turn, step_number, text, thinking))
+        case NoteBudget(what, spent, cap):
+            if state.phase is Phase.THINKING:
+                decision.emit(BudgetWarned(what, spent, cap))
         case DeliverFault():
             _fault(decision, command)
         case DeliverSummary():
@@ -251,13 +255,14 @@ def _start_turn(decision: Decision, at: float, options: TurnOptions, carrying: t
 
 
 def _deliver_due(decision: Decision, command: DeliverDue) -> None:
-    """All that is queued goes to the model in one turn (I31)."""
+    """All that is queued goes to the model in one turn (I26, I31)."""
     if decision.state.phase is not Phase.IDLE:
         return
     background.decide_notification(decision, DeliverNotifications(command.at))
     carried = decision.state.notifications.delivered
     if carried:
         decision.emit(InputReceived(prompt_text(carried), command.at, kind="notification"))
+    if carried or (decision.state.queue and not decision.state.held):
         _start_turn(decision, command.at, command.options, tuple(item.id for item in carried))
 
 
@@ -419,7 +424,7 @@ def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
     """A reply without calls ends the turn, unless there is more to say: steering input, a schema that it missed, a provider's pause."""
     turn = decision.state.in_turn
     more_steps = not turn.options.max_steps or turn.step < turn.options.max_steps
-    if not command.message.text.strip() and command.stop_reason not in ("refusal", "max_tokens", "pause_turn"):
+    if _says_nothing(command.message) and command.stop_reason not in ("refusal", "max_tokens", "pause_turn"):
         fault = Fault(
             "silent_stop", "the model ended its reply without a word and without a call; try again or rephrase"
         )
@@ -437,6 +442,10 @@ def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
         _ended(decision, TurnEnded(turn.number, command.stop_reason, command.at, detail=command.detail))
 
 
+def _says_nothing(message: Message) -> bool:
+    return not message.text.strip() and not any(isinstance(part, Media | ProviderPart) for part in message.parts)
+
+
 def _fault(decision: Decision, command: DeliverFault) -> None:
     state = decision.state
     if not _is_current(state, command.turn, command.step):
@@ -444,11 +453,12 @@ def _fault(decision: Decision, command: DeliverFault) -> None:
     turn = state.in_turn
     decision.emit(ModelFailed(command.turn, command.step, command.fault, command.partial, command.usage))
     if command.fault.kind == "context_overflow" and not turn.forced:
+        before = decision.state.tokens
         _mask(decision, 1, 1)
         messages = decision.state.history.messages
         split = compaction.forced_split(messages, turn.options.compaction.keep_pairs)
         if split:
-            decision.emit(CompactionStarted(split, decision.state.tokens, forced=True))
+            decision.emit(CompactionStarted(split, before, forced=True))
             return
     _ended(decision, TurnEnded(turn.number, "error", command.at, command.fault))
 
@@ -475,14 +485,15 @@ def _summary(decision: Decision, command: DeliverSummary) -> None:
     state = decision.state
     if state.compacting is None or state.compacting.split != command.split:
         return
-    forced = state.compacting.forced
+    started = state.compacting
     _install(decision, command)
     if decision.state.turn is None:
         return
     turn = decision.state.turn
-    if not forced:
+    if not started.forced:
         decision.emit(StepStarted(turn.number, turn.step + 1, command.at))
-    elif decision.state.history.tokens < state.history.tokens:
+    elif decision.state.history.tokens < state.history.tokens or state.tokens < started.tokens_before:
+        # Shorter by a summary, or by the old results that were masked when it began.
         # The step that was refused for its size is asked again, under its own number.
         decision.emit(StepStarted(turn.number, turn.step, command.at))
     else:

@@ -88,7 +88,7 @@ _MOVES: Mapping[type[TurnEvent], Mapping[Phase, Phase]] = {
     InputReceived: _stay(*_ANY),
     TurnStarted: {_P.IDLE: _P.PREPARING},
     InputsTaken: _stay(_P.PREPARING),
-    BudgetWarned: _stay(_P.PREPARING),
+    BudgetWarned: _stay(_P.PREPARING, _P.THINKING),
     HistoryMasked: _stay(_P.PREPARING, _P.IDLE),
     CompactionStarted: {_P.PREPARING: _P.COMPACTING, _P.IDLE: _P.TIDYING},
     CompactionEnded: {_P.COMPACTING: _P.PREPARING, _P.TIDYING: _P.IDLE},
@@ -185,6 +185,8 @@ class State:
     system: str | None = None
     history: History = field(factory=History)
     queue: tuple[Input, ...] = ()
+    #: An interrupt or the end of the process came between: what is queued waits for the user's next word.
+    held: bool = False
     #: How many turns were started.
     turns: int = 0
     turn: Turn | None = None
@@ -249,7 +251,7 @@ def _received(state: State, event: InputReceived, phase: Phase) -> State:
     parts: tuple[Part, ...] = event.attachments
     if event.text or not parts:
         parts = (Text(event.text), *parts)
-    return changed(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))))
+    return changed(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))), held=False)
 
 
 def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
@@ -462,6 +464,8 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         last=last,
         approvals=(),
         carrying=(),
+        held=bool(state.queue)
+        and (event.stop_reason == "interrupt" or (event.fault is not None and event.fault.kind == "process_ended")),
         history=_with_partial(state.history, event.partial),
     )
 
@@ -539,6 +543,11 @@ class Summarise:
 
 
 @frozen
+class TakeQueued:
+    """Input that was accepted, and that no turn has taken in: it gets one of its own (I26)."""
+
+
+@frozen
 class RunCall:
     call: Call
 
@@ -566,6 +575,7 @@ class AwaitInlineBudget:
 Work: TypeAlias = (
     CallModel
     | Summarise
+    | TakeQueued
     | RunCall
     | AwaitApproval
     | AwaitDeadline
@@ -594,6 +604,8 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
             work["deadline", turn.number] = AwaitDeadline(turn.number, turn.deadline_at)
     if state.compacting is not None:
         work["summary", state.turns, state.compacting.split] = Summarise(state.compacting.split)
+    if state.queue and state.phase is Phase.IDLE and not state.held:
+        work["queued", state.turns] = TakeQueued()
     for call_id, expires_at in state.approvals:
         work["approval", call_id] = AwaitApproval(call_id, expires_at)
     if state.tasks.live:
