@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import mimetypes
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -338,6 +338,19 @@ class Session:
         finally:
             self._actor.event_feeds.remove(feed)
 
+    @contextmanager
+    def watch(self) -> Iterator[AsyncIterator[Any]]:
+        """Every event from now on, live ones and recorded ones, whoever's turn it is: also of turns that a notification starts.
+
+        A reader that is too slow gets `CaughtUp` in place of what it missed.
+        """
+        feed = Feed(self._actor.outfit.limits.subscriber_events)
+        self._actor.turn_feeds.append(feed)
+        try:
+            yield _watched(feed)
+        finally:
+            self._actor.turn_feeds.remove(feed)
+
     def statistics(self) -> SessionStatistics:
         state = self._state
         return SessionStatistics(
@@ -401,6 +414,16 @@ class Session:
 
     def _now(self) -> float:
         return self._actor.ground.environment.now()
+
+
+async def _watched(feed: Feed) -> AsyncIterator[Any]:
+    while True:
+        try:
+            async for event in feed:
+                yield event
+            return
+        except Lagged:
+            yield CaughtUp()
 
 
 def _attached(item: Attachment, limit: int) -> Media:
