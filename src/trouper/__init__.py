@@ -26,49 +26,81 @@ The map of the package; imports point up this list only:
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from trouper._errors import CommandRejected, ConfigError, InvalidName, TrouperError, UsageError, WorldError
-from trouper.core.messages import Fault, Media, Message, Usage
-from trouper.core.settings import Budget, Compaction, Deadlines, Limits, Retry
-from trouper.models.scripted import Scripted
-from trouper.runtime import Runtime, open_runtime
-from trouper.session import Session, Turn, TurnFailed, TurnResult
-from trouper.tools.context import ToolContext
-from trouper.tools.define import tool
-from trouper.tools.errors import ConnectionRequired, ToolError
-from trouper.tools.hooks import Hooks
-from trouper.tools.policy import Rule
-from trouper.tools.registry import Toolset
-from trouper.tools.results import ToolResult
-
 if TYPE_CHECKING:
+    from trouper._errors import CommandRejected, ConfigError, InvalidName, TrouperError, UsageError, WorldError
+    from trouper.core.messages import Fault, Media, Message, Usage
+    from trouper.core.settings import Budget, Compaction, Deadlines, Limits, Retry
     from trouper.models.anthropic import Anthropic
     from trouper.models.gemini import Gemini
     from trouper.models.openai_compatible import OpenAICompatible
+    from trouper.models.scripted import Scripted
     from trouper.models.simulated import Simulated
+    from trouper.runtime import Runtime, open_runtime
+    from trouper.session import Session, Turn, TurnFailed, TurnResult
+    from trouper.tools.context import ToolContext
+    from trouper.tools.define import tool
+    from trouper.tools.errors import ConnectionRequired, ToolError
+    from trouper.tools.hooks import Hooks
+    from trouper.tools.policy import Rule
+    from trouper.tools.registry import Toolset
+    from trouper.tools.results import ToolResult
 
 __version__ = "0.1.0"
 
-# Imported when first asked for: clients of providers need httpx, and a program that uses none should not wait for it.
-_LAZY = {
+# Where each public name lives. Imported when first asked for: a program that only wants `@tool` should not wait for the runtime,
+# and one that uses no provider should not wait for httpx.
+_HOMES = {
     "Anthropic": "trouper.models.anthropic",
+    "Budget": "trouper.core.settings",
+    "CommandRejected": "trouper._errors",
+    "Compaction": "trouper.core.settings",
+    "ConfigError": "trouper._errors",
+    "ConnectionRequired": "trouper.tools.errors",
+    "Deadlines": "trouper.core.settings",
+    "Fault": "trouper.core.messages",
     "Gemini": "trouper.models.gemini",
+    "Hooks": "trouper.tools.hooks",
+    "InvalidName": "trouper._errors",
+    "Limits": "trouper.core.settings",
+    "Media": "trouper.core.messages",
+    "Message": "trouper.core.messages",
     "OpenAICompatible": "trouper.models.openai_compatible",
+    "Retry": "trouper.core.settings",
+    "Rule": "trouper.tools.policy",
+    "Runtime": "trouper.runtime",
+    "Scripted": "trouper.models.scripted",
+    "Session": "trouper.session",
     "Simulated": "trouper.models.simulated",
+    "ToolContext": "trouper.tools.context",
+    "ToolError": "trouper.tools.errors",
+    "ToolResult": "trouper.tools.results",
+    "Toolset": "trouper.tools.registry",
+    "TrouperError": "trouper._errors",
+    "Turn": "trouper.session",
+    "TurnFailed": "trouper.session",
+    "TurnResult": "trouper.session",
+    "Usage": "trouper.core.messages",
+    "UsageError": "trouper._errors",
+    "WorldError": "trouper._errors",
+    "open_runtime": "trouper.runtime",
+    "tool": "trouper.tools.define",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
-
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'trouper' has no attribute {name!r}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'trouper' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_HOMES})
 
 
 __all__ = [

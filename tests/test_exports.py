@@ -1,0 +1,53 @@
+"""The public surface: what is promised is there, by name, and importing it is cheap."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import trouper
+from trouper import _HOMES
+
+PROMISED = {
+    "open_runtime", "tool", "ToolError", "ConnectionRequired", "ToolResult", "Budget", "Limits",
+    "Gemini", "OpenAICompatible", "Anthropic", "Simulated", "Scripted", "Runtime", "Session", "TurnResult",
+}  # fmt: skip
+
+
+def test_every_public_name_is_there_and_has_one_home() -> None:
+    assert set(trouper.__all__) == set(_HOMES)
+    assert set(trouper.__all__) >= PROMISED
+    for name in trouper.__all__:
+        assert getattr(trouper, name).__name__ == name
+    assert len(trouper.__all__) <= 36, "about 25 names at the top; put the rest into trouper.events, .models, .tools..."
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = trouper.no_such_name
+
+
+def test_submodules_offer_what_the_api_page_lists() -> None:
+    from trouper import events, models, replay, testing, tools
+
+    assert {"TextDelta", "TurnEnded", "CallStarted"} <= set(events.__all__)
+    assert {"Recorded", "Fallback", "ModelRequest"} <= set(models.__all__)
+    assert {"Rule", "Hooks", "Toolset"} <= set(tools.__all__)
+    assert hasattr(replay, "open_journal")
+    assert {"CrashDisk", "Chaos", "simulate", "check_invariants"} <= set(testing.__all__)
+
+
+def test_importing_trouper_imports_nothing_heavy() -> None:
+    """`import trouper` and a first turn must not load a provider's SDK, pydantic, httpx or a terminal library."""
+    program = """
+import json, sys
+import trio, trouper
+trouper.open_runtime, trouper.tool, trouper.Scripted, trouper.Simulated
+heavy = ["google.genai", "pydantic", "mcp", "rich", "httpx", "openai", "anthropic", "sqlite3", "watchfiles", "hypothesis"]
+print(json.dumps([name for name in heavy if name in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
