@@ -93,6 +93,8 @@ class Runtime:
         self._roster = Roster(log)
         self._actors: dict[str, SessionActor] = {}
         self._handles: dict[str, Session] = {}
+        #: Sessions of which this process has appended records, or may have: the roster's own no longer suffice.
+        self._loaded: set[str] = set()
         #: What all sessions have used since this runtime was opened (L25).
         self._usage = NO_USAGE
         self._steps = self._tool_calls = 0
@@ -195,13 +197,13 @@ class Runtime:
     # -- what sessions stand on (see `trouper.actors.session.Ground`)
 
     async def load(self, session: str) -> tuple[State, int]:
-        actor = self._actors[session]
-        if actor.next_seq == 0 and not actor.begun:
+        if session not in self._loaded:
             found = self._roster.load(session)
-        else:  # Begins again after a crash: what it had handed over may still be on its way to the disk.
+        else:
+            # Begins again, after a crash or after its end: what was handed over may still be on its way to the disk.
             await self.writer.wait_durable(self._log.last)
             found = self._roster.reload(session)
-        actor.begun = True
+        self._loaded.add(session)
         self._roster.opened(session)
         return found
 

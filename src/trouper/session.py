@@ -280,8 +280,8 @@ class Session:
         """End the session for good. What runs is cancelled; the journal keeps everything."""
         try:
             closed = await self._ask(Close(self._now(), reason))
-        except SessionEnded:
-            return
+        except (SessionEnded, CommandRejected):
+            return  # Over already.
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in closed.cancelled:
                 await running.wait_done()
@@ -327,6 +327,8 @@ class Session:
                 async for past in self._runtime._past_events(self.id, after, self._actor.next_seq):
                     after = past.seq
                     yield past
+                if self._ref.exit is not None:
+                    return  # Nothing more will come.
                 try:
                     async for told in feed:
                         if told.seq > after:
@@ -404,6 +406,10 @@ class Session:
             step: Step = await self._ref.ask(command)
             return step
         except ActorGone as error:
+            if self._state.phase is Phase.CLOSED:
+                raise CommandRejected(
+                    f"session {self.id!r} is closed, and stays so; open another one", session=self.id
+                ) from error
             raise SessionEnded(
                 f"session {self.id!r} has ended; open it again with runtime.session({self.id!r})", session=self.id
             ) from error

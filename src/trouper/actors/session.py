@@ -193,8 +193,6 @@ class SessionActor:
     event_feeds: list[Feed] = field(factory=list)
     #: Of those who only wait for the end of a turn.
     end_feeds: list[Feed] = field(factory=list)
-    #: Has loaded its state at least once.
-    begun: bool = False
     #: The first journal sequence of the batch that is on its way to the disk: not yet part of `state`.
     in_flight: int | None = None
     _ref: Ref[Any, Any] | None = None
