@@ -1,0 +1,376 @@
+"""Turns and steps (L1-L9, L24): what a turn takes, what it tells, and how it ends."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from session_watch import names, recorded, seen, watched
+
+from trouper import CommandRejected, Limits, Media, ToolContext, TurnFailed, Usage, UsageError, tool
+from trouper.core.events import InputReceived, ModelReplied, StepStarted, TurnEnded
+from trouper.core.live import CallAnnounced, TextDelta, ThinkingDelta
+from trouper.core.messages import Message, Opaque, ProviderPart, Text, Thinking
+from trouper.models import (
+    AuthFailed,
+    CallEnd,
+    CallStart,
+    Done,
+    PartChunk,
+    Scripted,
+    TextChunk,
+    ThinkingChunk,
+    UsageChunk,
+    call,
+    fail,
+    reply,
+    think,
+)
+from trouper.session import SessionEnded
+
+
+@tool(readonly=True)
+async def look(n: int = 0) -> dict[str, int]:
+    """Look at something."""
+    return {"n": n}
+
+
+async def test_a_turn_takes_a_prompt_attachments_a_system_prompt_and_the_history(open_checked, tmp_path):
+    """L1"""
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n....")
+    model = Scripted([reply("One."), reply("Two.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s", system="Be brief.")
+        await session.ask("first")
+        await session.ask("second", attachments=[picture, Media("text/plain", "aGk=")])
+    assert [request.system for request in model.requests] == ["Be brief.", "Be brief."]
+    sent = model.requests[1].messages
+    assert [message.role for message in sent] == ["user", "assistant", "user"]
+    assert sent[0].text == "first" and sent[1].text == "One."
+    text, image, plain = sent[2].parts
+    assert text == Text("second")
+    assert (image.mime_type, image.name) == ("image/png", "a.png")
+    assert plain == Media("text/plain", "aGk=")
+
+
+@pytest.mark.parametrize("stop", ["end_turn", "max_tokens", "refusal", "stop_sequence", "a_word_of_next_year"])
+async def test_a_turn_ends_once_with_the_providers_own_stop_reason(open_checked, journal, stop):
+    """L1"""
+    async with open_checked(Scripted([reply("So be it.", stop=stop)])) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("hello")
+    assert (result.stop_reason, result.text, result.error) == (stop, "So be it.", None)
+    assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == [stop]
+
+
+async def test_a_refusal_says_why(open_checked):
+    """L1, M9"""
+    model = Scripted([(TextChunk("No."), Done("refusal", "SAFETY"))])
+    async with open_checked(model) as runtime:
+        result = await (await runtime.session("s")).ask("hello")
+    assert (result.stop_reason, result.detail) == ("refusal", "SAFETY")
+
+
+async def test_a_failed_turn_is_a_result_with_a_classified_error(open_checked, journal):
+    """L1: `error`, with a classified error; api.md: `ask` raises only for misuse."""
+    async with open_checked(Scripted([fail(AuthFailed("the key is wrong"))])) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("hello")
+        assert (result.stop_reason, result.error.kind) == ("error", "auth")
+        with pytest.raises(TurnFailed) as caught:
+            result.raise_for_error()
+        assert caught.value.fault == result.error
+        assert session.history[-1].role == "user"  # The question stays; there is no answer.
+    assert len(recorded(journal, TurnEnded)) == 1
+
+
+async def test_a_turn_ends_as_max_steps_after_eight_steps(open_checked, journal):
+    """L2: the default cap is 8."""
+    counter = iter(range(100))
+    model = Scripted([lambda request: reply(call("look", n=next(counter)))], exhausted="repeat")
+    async with open_checked(model, tools=[look]) as runtime:
+        result = await (await runtime.session("s")).ask("go on")
+    assert (result.stop_reason, result.steps, result.error) == ("max_steps", 8, None)
+    assert len(model.requests) == 8
+    assert [started.step for started in recorded(journal, StepStarted)] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_zero_means_no_cap_on_steps(open_checked):
+    """L2"""
+    script = [reply(call("look", n=n)) for n in range(20)]
+    async with open_checked(Scripted([*script, reply("Done.")]), tools=[look], limits=Limits(max_steps=0)) as runtime:
+        result = await (await runtime.session("s")).ask("go on")
+    assert (result.stop_reason, result.steps) == ("end_turn", 21)
+
+
+async def test_tool_specs_stay_fixed_during_a_turn(open_checked):
+    """L3: a tool that is added while a turn runs is offered from the next turn on."""
+
+    @tool
+    async def grow(context: ToolContext) -> str:
+        """Adds a tool."""
+        session._actor.outfit.registry.add(look)
+        return "grown"
+
+    model = Scripted([reply(call("grow")), reply("Done."), reply("Done.")])
+    async with open_checked(model, tools=[grow]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("one")
+        await session.ask("two")
+    assert [[spec.name for spec in request.tools] for request in model.requests] == [
+        ["grow"],
+        ["grow"],
+        ["grow", "look"],
+    ]
+
+
+async def test_deltas_are_told_one_to_one_in_order_under_one_id_a_step(open_checked, journal):
+    """L4"""
+    pieces = [" Let", " me", "", " look", ".\u2028", "\n"]
+    model = Scripted(
+        [
+            (
+                ThinkingChunk("hm"),
+                ThinkingChunk("m."),
+                ThinkingChunk("", signature="sealed"),
+                *(TextChunk(piece) for piece in pieces),
+                CallStart(0, "look"),
+                CallEnd(0, {}),
+                Done("tool_use"),
+            ),
+            reply("Seen.", deltas=2),
+        ]
+    )
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        events, turn = await watched(session, "look")
+        kept = session.history[1]
+    texts = [event for event in events if isinstance(event, TextDelta)]
+    thoughts = [event for event in events if isinstance(event, ThinkingDelta)]
+    assert [event.text for event in texts] == [piece for piece in pieces if piece] + ["See", "n."]
+    first, second = texts[: len(pieces) - 1], texts[len(pieces) - 1 :]
+    assert len({event.message for event in first}) == len({event.message for event in second}) == 1
+    assert first[0].message != second[0].message
+    # The chunk that was nothing but a signature is told to nobody, and kept at its place.
+    assert [event.text for event in thoughts] == ["hm", "m."]
+    assert len({event.message for event in thoughts}) == 1 and thoughts[0].message != first[0].message
+    assert kept.parts[0] == Thinking("hmm.", "sealed")
+    assert [event.name for event in events if isinstance(event, CallAnnounced)] == ["look"]
+    # The pieces can be told again from the journal, to the letter (M5).
+    assert recorded(journal, ModelReplied)[0].cuts == (2, 2, *map(len, pieces))
+
+
+async def test_calls_win_over_text_which_is_their_preface(open_checked):
+    """L6"""
+    model = Scripted([reply("Let me look. ", call("look", n=1), stop="end_turn"), reply("It is 1.")])
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("look")
+        preface = session.history[1]
+    assert result.text == "It is 1." and result.steps == 2
+    assert preface.text == "Let me look. " and len(preface.calls) == 1
+
+
+async def test_the_assistant_message_is_in_the_history_before_its_tools_run(open_checked):
+    """L7"""
+    found: list[Message] = []
+
+    @tool
+    async def peek(context: ToolContext) -> str:
+        """Looks at the history from within."""
+        found.append(session.history[-1])
+        return "ok"
+
+    model = Scripted([reply("Peeking. ", call("peek")), reply("Done.")])
+    async with open_checked(model, tools=[peek]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("go")
+    assert found[0].role == "assistant" and found[0].text == "Peeking. " and found[0].calls[0].name == "peek"
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [(Done("end_turn"),), (TextChunk("  \n"), Done("end_turn")), (*think("hm", "sig"), Done("end_turn"))],
+    ids=["nothing", "blank", "thinking"],
+)
+async def test_a_turn_without_a_word_is_an_error_of_its_own(open_checked, journal, silence):
+    """L9"""
+    async with open_checked(Scripted([silence, reply("Here.")])) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("hello")
+        assert (result.stop_reason, result.error.kind) == ("error", "silent_stop")
+        assert (await session.ask("hello?")).text == "Here."
+    assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["error", "end_turn"]
+
+
+async def test_a_reply_that_is_a_picture_is_not_silent(open_checked):
+    """L9, M4: a part of another kind is something said."""
+    part = ProviderPart(Opaque("p", {"drawing": [1, 2]}))
+    async with open_checked(Scripted([(PartChunk(part), Done("end_turn"))])) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("draw")
+        assert result.error is None and session.history[-1].parts == (part,)
+
+
+async def test_two_turns_of_a_session_never_overlap(open_checked, journal):
+    """L10"""
+    async with open_checked(Scripted([reply("One."), reply("Two.")], first_delay_s=5.0)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("one") as turn:
+            with pytest.raises(CommandRejected, match="mid-turn"):
+                await session.ask("two")
+            await turn.wait_ended()
+        assert (await session.ask("two")).text == "Two."
+    assert [received.text for received in recorded(journal, InputReceived)] == ["one", "two"]
+
+
+async def test_usage_is_summed_per_turn_and_session_and_none_is_not_zero(open_checked):
+    """L24 (seed 004: usage accumulates across steps; none when no step reported any)."""
+    model = Scripted(
+        [
+            reply(call("look"), usage=Usage(input=10, output=2, cache_read=4)),
+            reply("Done.", usage=Usage(input=20, output=3, reasoning=1)),
+            reply("Again."),
+        ]
+    )
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        first = await session.ask("one")
+        second = await session.ask("two")
+        whole = session.statistics().usage
+        of_runtime = runtime.statistics().usage
+    assert first.usage == Usage(input=30, output=5, cache_read=4, cache_write=None, reasoning=1)
+    assert second.usage == Usage() and second.usage.total is None
+    assert whole == of_runtime == first.usage
+
+
+async def test_a_calls_cumulative_usage_counts_once(open_checked):
+    """L24, M10: within one call the last report counts."""
+    model = Scripted(
+        [
+            (
+                UsageChunk(Usage(input=5)),
+                TextChunk("Hi."),
+                UsageChunk(Usage(input=5, output=7)),
+                Done("end_turn"),
+            )
+        ]
+    )
+    async with open_checked(model) as runtime:
+        assert (await (await runtime.session("s")).ask("hello")).usage == Usage(input=5, output=7)
+
+
+async def test_the_history_is_the_whole_conversation_with_calls_and_results(open_checked):
+    """L7 (seed 004: the end of a turn carries the full message history)."""
+    model = Scripted([reply("Looking. ", call("look", n=3)), reply("It is 3.")])
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("what is it?")
+        roles = [message.role for message in session.history]
+        answer = session.history[2].answers[0]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+    assert (answer.content, answer.outcome.value) == ({"n": 3}, "ok")
+
+
+@pytest.mark.parametrize("prompt", ["", "   \n", 17, "x" * 101])
+async def test_a_prompt_that_is_none_is_misuse(open_checked, journal, prompt):
+    """L1"""
+    async with open_checked(Scripted([]), limits=Limits(input_chars=100)) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(UsageError):
+            await session.ask(prompt)
+    assert "InputReceived" not in names(journal)
+
+
+async def test_attachments_that_are_missing_or_too_large_are_misuse(open_checked, tmp_path):
+    """L1"""
+    (tmp_path / "big").write_bytes(b"x" * 2000)
+    async with open_checked(Scripted([]), limits=Limits(attachment_bytes=1000)) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(UsageError, match="cannot be read"):
+            await session.ask("look", attachments=[tmp_path / "none"])
+        with pytest.raises(UsageError, match="2000 bytes"):
+            await session.ask("look", attachments=[tmp_path / "big"])
+        with pytest.raises(UsageError, match="bytes"):
+            await session.ask("look", attachments=[Media("image/png", "A" * 2000)])
+
+
+async def test_the_model_of_a_session_and_of_one_turn_can_be_changed(open_checked):
+    """M6: per-session change and per-turn override."""
+    usual, other, once = (
+        Scripted([reply(name)], exhausted="repeat", name=f"scripted:{name}") for name in ("usual", "other", "once")
+    )
+    async with open_checked(usual) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("1")).text == "usual"
+        assert (await session.ask("2", model=once)).text == "once"
+        assert (await session.ask("3")).text == "usual"
+        await runtime.session("s", model=other)
+        assert (await session.ask("4")).text == "other"
+        assert (await (await runtime.session("t")).ask("5")).text == "usual"
+
+
+async def test_a_turn_keeps_its_model_to_the_end_although_the_session_changes(open_checked):
+    """M6, L3: a change takes effect with the next turn."""
+    other = Scripted([reply("other")])
+
+    @tool
+    async def switch() -> str:
+        """Changes the session's model."""
+        await runtime.session("s", model=other)
+        return "switched"
+
+    usual = Scripted([reply(call("switch")), reply("usual")])
+    async with open_checked(usual, tools=[switch]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("1")).text == "usual"
+        assert (await session.ask("2")).text == "other"
+
+
+async def test_leaving_the_block_early_interrupts_the_turn(open_checked, journal):
+    """api.md: leaving the block early interrupts the turn."""
+    async with open_checked(Scripted([reply("a", "b", "c"), reply("Next.")], delay_s=1.0)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("hello") as turn:
+            await seen(turn, TextDelta)
+        assert turn.result.stop_reason == "interrupt" and turn.result.text == "a"
+        assert (await session.ask("again")).text == "Next."
+    assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["interrupt", "end_turn"]
+
+
+async def test_a_cancelled_caller_leaves_a_session_that_goes_on(open_checked, journal):
+    """I6"""
+    async with open_checked(Scripted([reply("slow"), reply("Here.")], first_delay_s=10.0)) as runtime:
+        session = await runtime.session("s")
+        with trio.move_on_after(1.0) as scope:
+            await session.ask("hello")
+        assert scope.cancelled_caught
+        assert (await session.ask("again")).text == "Here."
+    assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["interrupt", "end_turn"]
+
+
+async def test_a_result_is_there_also_for_who_reads_it_after_later_turns(open_checked):
+    """L1: each turn has its own result, however late it is read."""
+    model = Scripted([reply("One."), reply("Two."), reply("Three.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("1") as slow:
+            await trio.sleep(1)
+            assert (await session.ask("2")).text == "Two."
+            assert (await session.ask("3")).text == "Three."
+            assert (await slow.wait_ended()).text == "One."
+
+
+async def test_a_closed_session_is_over(open_checked, journal):
+    """I16"""
+    async with open_checked(Scripted([reply("x")], first_delay_s=5.0)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("hello"):
+            await session.close("enough")
+        with pytest.raises((SessionEnded, CommandRejected)):
+            await session.ask("again")
+        await session.close()
+        again = await runtime.session("s")
+        with pytest.raises((SessionEnded, CommandRejected), match="closed"):
+            await again.ask("still there?")
+    assert names(journal)[-2:] == ["TurnEnded", "SessionClosed"]
