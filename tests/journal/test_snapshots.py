@@ -51,6 +51,23 @@ def test_sections_that_did_not_change_are_copied_from_the_one_before() -> None:
     assert not [path for path in log.disk.list_dir("/j/snapshots") if path.endswith(".tmp")]
 
 
+def test_one_that_is_held_can_be_read_after_a_newer_one_was_written() -> None:
+    disk = CrashDisk()
+    log = with_records(disk)
+    for seq in range(1, 5):
+        log.write_snapshot(seq, [("a", str(seq), b"%d" % seq)])
+        if seq == 1:
+            held = log.snapshot()
+    assert held is not None
+    assert held.read("a") == b"1"
+    newest = log.snapshot()
+    assert newest is not None
+    assert newest.read("a") == b"4"
+    assert len([path for path in disk.open_files if path.endswith(".snap")]) == 2
+    log.close()
+    assert disk.open_files == ()
+
+
 def test_a_snapshot_of_what_is_not_written_is_refused() -> None:
     log = with_records(CrashDisk())
     log.append(entry(5))

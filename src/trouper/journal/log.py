@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 from zlib import crc32
@@ -177,6 +178,8 @@ class Log:
         self._written_checksum = checksum
         self._synced = recovery.last
         self._snapshot: Snapshot | None = None
+        # All that were handed out and are still held; closed with the log.
+        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._lasting: set[str] = set()
 
     # -- what the owner reads
@@ -369,6 +372,8 @@ class Log:
         """The newest snapshot that is whole and not ahead of the journal."""
         if self._snapshot is None:
             self._snapshot = newest_snapshot(self.disk, self.root, self.recovery.journal)[0]
+            if self._snapshot is not None:
+                self._snapshots.add(self._snapshot)
         return self._snapshot
 
     def write_snapshot(self, seq: int, sections: Iterable[tuple[str, str, bytes | None]]) -> str:
@@ -386,9 +391,8 @@ class Log:
                 # A snapshot that outlives the records it stands for would look like damage.
                 self._sync_live()
         path = write_snapshot(self.disk, self.root, self.recovery.journal, seq, sections, self.snapshot())
-        older, self._snapshot = self._snapshot, None
-        if older is not None:
-            older.close()
+        # Whoever holds the one before may go on reading it.
+        self._snapshot = None
         return path
 
     # -- the end
@@ -407,9 +411,9 @@ class Log:
 
     def abandon(self) -> None:
         """Let go of files and lock without writing anything, as a crash would."""
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
+        for snapshot in self._snapshots:
+            snapshot.close()
+        self._snapshot = None
         if self._live is not None:
             self._live.file.close()
             self._live = None

@@ -91,9 +91,8 @@ def _records(
     """Each record, and each gap with the payload of its line; a gap in which no record is known to be missing has no payload."""
     salvage = Salvage(reader)
     last = 0
-    unknown_end: Gap | None = None
+    open_end: Gap | None = None
     for found in salvage.walk():
-        unknown_end = None
         if isinstance(found, list):
             for seq, payload in found:
                 blob = blob_of(payload)
@@ -113,13 +112,13 @@ def _records(
         elif isinstance(found, Gap) and found.last >= found.first:
             yield found.last, _payload(found), found
             last = found.last
+        elif isinstance(found, Gap) and found.open_end:
+            open_end = open_end or found
         elif isinstance(found, Gap):
-            unknown_end = found
-            if found.unverified is not None:
-                yield found.last, b"", found
-    if unknown_end is not None and unknown_end.unverified is None:
-        # Damage at the very end: how many records it cost nobody knows, so that the gap takes a sequence of its own.
-        gap = attrs.evolve(unknown_end, first=last + 1, last=last + 1)
+            yield found.last, b"", found
+    if open_end is not None:
+        # How many records it cost nobody knows, so that the gap takes a sequence of its own.
+        gap = attrs.evolve(open_end, first=last + 1, last=last + 1)
         yield last + 1, _payload(gap), gap
 
 

@@ -28,6 +28,8 @@ class Gap:
     damage: Damage
     #: The record behind the gap, if nothing vouches for it.
     unverified: int | None = None
+    #: Nothing good comes behind it, and nobody knows how many records it cost.
+    open_end: bool = False
 
 
 @attrs.frozen
@@ -63,30 +65,29 @@ class Salvage:
 
     def walk(self) -> Iterator[Found]:
         parts = self._reader.layout().parts
-        pending: Damage | None = None
-        for index, part in enumerate(parts):
-            if isinstance(part, Damage):
-                # Which records it cost shows at the next segment that can be read.
-                pending = pending or part
+        # What is wrong with names, ends and links of files; each is told once, with the records that it cost, if any.
+        told = [part for part in parts if isinstance(part, Damage)]
+        segments = _in_order([part for part in parts if isinstance(part, Segment)])
+        paths = {segment.path for segment in segments}
+        for segment in segments:
+            header = segment.header
+            if header.first <= self.last:
+                told.append(Damage(segment.path, 0, f"the segment repeats records from {header.first}"))
                 continue
             self.segments += 1
-            if part.header.first > self.last + 1 or pending is not None:
-                damage = pending or Damage(
-                    part.path, 0, f"records {self.last + 1} to {part.header.first - 1} are missing"
-                )
-                yield self._gap_until(part.header.first - 1, damage)
-                pending = None
-                self.checksum = part.header.previous
-            elif part.header.first <= self.last:
-                yield Gap(
-                    self.last + 1,
-                    self.last,
-                    Damage(part.path, 0, f"the segment repeats records from {part.header.first}"),
-                )
-            is_last = not any(isinstance(later, Segment) for later in parts[index + 1 :])
-            yield from self._segment(part, is_last=is_last)
-        if pending is not None:
-            yield Gap(self.last + 1, self.last, pending)
+            if header.first > self.last + 1:
+                damage = next((each for each in told if each.file not in paths), told[0] if told else None)
+                if damage is not None:
+                    told.remove(damage)
+                else:
+                    damage = Damage(segment.path, 0, f"records {self.last + 1} to {header.first - 1} are missing")
+                yield self._gap_until(header.first - 1, damage)
+            self.checksum = header.previous
+            yield from self._segment(segment, is_last=segment is parts[-1])
+        end = segments[-1].path if segments else ""
+        for damage in told:
+            # A file behind the last good one may have held any number of records.
+            yield Gap(self.last + 1, self.last, damage, open_end=damage.file > end)
 
     def _gap_until(self, last: int, damage: Damage) -> Gap:
         gap = Gap(self.last + 1, max(last, self.last), damage)
@@ -136,10 +137,13 @@ class Salvage:
                     return
             found = self._resume(file, segment, scan)
             if found is None:
-                damage = Damage(segment.path, scan.offset, scan.problem, footer.streams if footer is not None else ())
-                yield self._gap_until(footer.last if footer is not None else self.last, damage)
-                if footer is not None:
-                    self.checksum = footer.checksum
+                if footer is None:
+                    yield Gap(
+                        self.last + 1, self.last, Damage(segment.path, scan.offset, scan.problem), open_end=is_last
+                    )
+                    return
+                yield self._gap_until(footer.last, Damage(segment.path, scan.offset, scan.problem, footer.streams))
+                self.checksum = footer.checksum
                 return
             gap, taken, scan = found
             yield gap
@@ -185,6 +189,15 @@ class Salvage:
             segment.footer.streams if segment.footer is not None else tuple(sorted(name for name in streams if name))
         )
         return Damage(segment.path, scan.offset, scan.problem or "damaged", names)
+
+
+def _in_order(segments: list[Segment]) -> list[Segment]:
+    """The segments that are of one journal, by what they hold and not by how their files are named."""
+    ids = [segment.header.journal for segment in segments]
+    journal = max(ids, key=ids.count, default="")
+    return sorted(
+        (segment for segment in segments if segment.header.journal == journal), key=lambda segment: segment.header.first
+    )
 
 
 def _is_json(payload: bytes) -> bool:

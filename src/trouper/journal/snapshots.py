@@ -72,6 +72,10 @@ class Snapshot:
     def close(self) -> None:
         self._file.close()
 
+    def __del__(self) -> None:
+        # A program that writes a snapshot now and then must not collect the files of those that nobody reads any more.
+        self._file.close()
+
 
 def write_snapshot(
     disk: Disk,
