@@ -178,6 +178,7 @@ def test_a_cancelled_schedule_never_fires() -> None:
         s.Schedules(), create(), s.ClaimFires(at=T0 + HOUR), s.CancelSchedule(ID, at=T0 + HOUR + 1, reason="enough")
     )
     assert s.outstanding(schedules) == {} and the(schedules).state is s.ScheduleState.CANCELLED
+    assert not the(schedules).claims and the(schedules).next_at is None
     for command in (
         s.ClaimFires(at=T0 + 9 * HOUR),
         s.CompleteFire(ID, 1, at=T0 + HOUR + 2),

@@ -331,6 +331,7 @@ def test_what_the_state_keeps_of_the_past_is_bounded() -> None:
     task = the(tasks)
     assert len(task.messages) == t.MESSAGES_MAX and len(task.entries) == t.ENTRIES_MAX
     assert task.messages[-1].text == "199"
+    assert [entry.n for entry in task.entries] == list(range(152, 202))  # Numbers go on, so ids can be made of them.
 
 
 def test_the_log_is_capped_with_one_visible_note_and_the_tail_stays_live() -> None:

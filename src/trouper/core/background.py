@@ -39,7 +39,7 @@ def decide_task(decision: Decision, command: TaskCommand) -> None:
 
 def _notification_id(decision: Decision, about: Task) -> NotificationId:
     """Derived, so that a replay gives the same: tasks have unique ids, and each entry of a task happens once."""
-    return NotificationId(f"note_{about.id}_{about.attempt}_{len(about.entries)}_{len(about.messages)}")
+    return NotificationId(f"note_{about.id}_{about.entries[-1].n}")
 
 
 def decide_notification(decision: Decision, command: NotificationCommand) -> None:

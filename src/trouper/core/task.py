@@ -449,4 +449,5 @@ def _evolve_task(task: Task, event: TaskEvent) -> Task:
 
 
 def _noted(task: Task, entry: Entry) -> tuple[Entry, ...]:
-    return (*task.entries[-(ENTRIES_MAX - 1) :], change(entry, text=entry.text[:DETAIL_MAX_CHARS]))
+    number = task.entries[-1].n + 1
+    return (*task.entries[-(ENTRIES_MAX - 1) :], Entry(entry.at, entry.what, entry.text[:DETAIL_MAX_CHARS], number))

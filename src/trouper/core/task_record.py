@@ -96,6 +96,8 @@ class Entry:
     at: float
     what: str
     text: str = ""
+    #: Its number, which goes on rising when older lines are dropped.
+    n: int = 0
 
 
 @frozen
