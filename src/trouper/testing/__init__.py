@@ -3,20 +3,47 @@
 - `CrashDisk`: a disk in memory that loses unsynced writes, fails, fills up and stalls.
 - `run_simulated`, `scheduled`: trio in virtual time, with the order of tasks chosen by a seed or drawn by a test.
 - `VirtualWall`, `CountedIds`, `seeded`: time, ids and randomness that repeat.
+- `Chaos`: a model that misbehaves in every way that providers do.
+- `simulate`: the whole runtime in virtual time, from one seed.
+- `check_invariants`: what must hold of every journal.
+- `trouper.testing.strategies`: histories, tools and JSON for hypothesis; `trouper.testing.server`: providers on loopback.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trouper.testing.chaos import Chaos
 from trouper.testing.crash_disk import CrashDisk, Fate, PowerCut
+from trouper.testing.invariants import Violation, check_invariants
 from trouper.testing.schedule import call_inline, run_simulated, scheduled
 from trouper.testing.sources import CountedIds, VirtualWall, seeded
 
+if TYPE_CHECKING:
+    from trouper.testing.simulate import SimulationFailed, simulate
+
 __all__ = [
+    "Chaos",
     "CountedIds",
     "CrashDisk",
     "Fate",
     "PowerCut",
+    "SimulationFailed",
+    "Violation",
     "VirtualWall",
     "call_inline",
+    "check_invariants",
     "run_simulated",
     "scheduled",
     "seeded",
+    "simulate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # `python -m trouper.testing.simulate` would complain of a module that its own package has imported already.
+    if name in ("SimulationFailed", "simulate"):
+        import importlib
+
+        return getattr(importlib.import_module("trouper.testing.simulate"), name)
+    raise AttributeError(f"module 'trouper.testing' has no attribute {name!r}")
