@@ -54,6 +54,11 @@ class Inline:
     latency: Callable[[], float] | None = None
 
 
+def _never_abort(_: object) -> trio.lowlevel.Abort:
+    """A cancel does not end a wait for the disk: whoever wakes the task has the answer."""
+    return trio.lowlevel.Abort.FAILED
+
+
 @attrs.frozen
 class JournalStatistics:
     """How the writer stands."""
@@ -143,8 +148,13 @@ class JournalWriter:
             )
         if self._is_idle():
             await self._lead(seq)
-        if seq > log.durable:
-            await self._park(seq)
+            if seq <= log.durable:
+                return
+        # The body of `_park`, without the price of another coroutine.
+        if self._failure is not None:
+            raise self._failed()
+        self._waiting.append((seq, trio.lowlevel.current_task()))
+        await trio.lowlevel.wait_task_rescheduled(_never_abort)
 
     def open_sender(self) -> JournalSender:
         """A claim on the writer: its task goes on until every sender is closed."""
@@ -375,8 +385,7 @@ class JournalWriter:
         if self._failure is not None:
             raise self._failed()
         self._waiting.append((seq, trio.lowlevel.current_task()))
-        # Never aborted by a cancel: whoever wakes us has the answer.
-        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        await trio.lowlevel.wait_task_rescheduled(_never_abort)
 
     # -- what goes wrong
 
