@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from copy import copy
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice, pairwise
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
@@ -198,7 +200,15 @@ def _change(zone: ZoneInfo, low: int, high: int) -> int | None:
 
 
 def _walls(expression: str, after: datetime) -> Iterator[datetime]:
-    return CronSim(expression, after)
+    # Parsing takes as long as the search for the next day; a copy with another start does without it.
+    walls = copy(_parsed(expression))
+    walls.dt = after.replace(microsecond=0)
+    return walls
+
+
+@lru_cache(maxsize=256)
+def _parsed(expression: str) -> CronSim:
+    return CronSim(expression, datetime(2000, 1, 1))
 
 
 def _wall(zone: ZoneInfo, at: float) -> datetime:
@@ -220,7 +230,7 @@ def _checked_expression(cron: object) -> str:
         reason = "it needs 5 fields"
         if expression.count(" ") == 4:
             try:
-                CronSim(expression, datetime(2000, 1, 1))
+                _parsed(expression)
                 return expression
             except (CronSimError, AssertionError, ValueError) as error:
                 reason = str(error).lower() or "it makes no sense"
