@@ -1,0 +1,24 @@
+"""Journals, read only: any state at any moment, step by step, compared, checked, forked.
+
+    journal = open_journal("./state")
+    state = journal.state_at(120, "customer-42")
+    for step in journal.steps("customer-42"):
+        print(step.record.seq, step.record.cause, step.after.phase)
+
+Needs no lock and no model: it works on a journal that another process is writing, and does no I/O but reading it (I11).
+"""
+
+from trouper.replay.difference import Difference, differences
+from trouper.replay.journal import Divergence, Forked, Journal, ReplayGap, Step, Verdict, open_journal
+
+__all__ = [
+    "Difference",
+    "Divergence",
+    "Forked",
+    "Journal",
+    "ReplayGap",
+    "Step",
+    "Verdict",
+    "differences",
+    "open_journal",
+]

@@ -1,0 +1,59 @@
+"""argparse, with errors of one line, and the options that every command shares."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trouper._errors import UsageError
+
+ROOT_VARIABLE = "TROUPER_ROOT"
+PROFILE_VARIABLE = "TROUPER_PROFILE"
+
+
+class Parser(argparse.ArgumentParser):
+    """A mistake is a `UsageError` with one line, instead of the whole usage."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*arguments, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def add_root(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
+    """`--root` and `--profile`; with `positional`, the directory may also stand alone."""
+    if positional:
+        parser.add_argument("directory", nargs="?", metavar="DIR", help="the root; the same as --root")
+    parser.add_argument(
+        "--root", metavar="DIR", help=f"the root directory (default: ${ROOT_VARIABLE}, or the profile's)"
+    )
+    parser.add_argument("--profile", metavar="NAME", help="a named root in the user's data directory")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object per line, for programs")
+
+
+def root_of(options: argparse.Namespace) -> Path:
+    """The root that is meant. Nothing is made: a place that is not there is for the command to complain about, or to make."""
+    named = getattr(options, "directory", None)
+    if named is not None and options.root is not None and named != options.root:
+        raise UsageError(f"two roots are given, {named!r} and {options.root!r}; give one")
+    chosen = named if named is not None else options.root
+    if chosen is not None and options.profile is not None:
+        raise UsageError("--root and --profile exclude each other; give one")
+    if chosen is None and options.profile is None:
+        chosen = os.environ.get(ROOT_VARIABLE) or None
+    if chosen is not None:
+        if not chosen or "\0" in chosen:
+            raise UsageError(f"{chosen!r} cannot be a directory; give a path")
+        return Path(chosen)
+    from trouper.stores.profiles import Profiles
+
+    profiles = Profiles()
+    return profiles.path(options.profile or os.environ.get(PROFILE_VARIABLE) or profiles.default())

@@ -1,0 +1,132 @@
+"""How a command ends: its exit code, and one line on stderr if something is wrong.
+
+0    done                               70   our fault: please report it
+1    the turn failed                    73   the target exists already
+2    wrong arguments                    74   disk, network or provider
+3    the turn stopped short (budget,    75   somebody else has the root open; try again later
+     max_steps, max_tokens)             77   no permission
+4    the model refused                  78   a setting is wrong or missing
+65   the journal is damaged             130  interrupted (Ctrl-C)
+66   there is no such journal           141  the reader of the output went away
+                                        143  asked to stop (SIGTERM)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+
+TURN_FAILED = 1
+STOPPED_SHORT = 3
+REFUSED = 4
+DAMAGED = 65
+INTERNAL = 70
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+STOPPED = 143
+
+#: Set to see the traceback of an error that is our fault.
+TRACEBACK_VARIABLE = "TROUPER_TRACEBACK"
+
+
+class Stopped(Exception):
+    """A signal asked the program to end; it has, and this says with which code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def ended(command: Callable[[], int]) -> int:
+    """Run a command and turn whatever it raises into a line on stderr and an exit code."""
+    try:
+        _tolerate_any_text()
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _pipe_closed()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Stopped as stopped:
+        return stopped.code
+    except SystemExit as leaving:  # argparse, after --help
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except Exception as error:
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    from trouper._errors import TrouperError
+
+    if isinstance(error, BaseExceptionGroup):
+        found = _only(error)
+        if isinstance(found, BrokenPipeError):
+            return _pipe_closed()
+        if isinstance(found, KeyboardInterrupt):
+            return INTERRUPTED
+        if isinstance(found, Stopped):
+            return found.code
+        if isinstance(found, Exception):
+            error = found
+    if isinstance(error, TrouperError):
+        say(error.message)
+        return error.exit_code
+    if os.environ.get(TRACEBACK_VARIABLE):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, OSError):
+        where = f": {error.filename!r}" if error.filename else ""
+        say(f"{error.strerror or error}{where}; check the disk and its permissions")
+        return 77 if isinstance(error, PermissionError) else 74
+    say(
+        f"{type(error).__name__}: {error}; this is a bug of Trouper's: please report it, with what {TRACEBACK_VARIABLE}=1 adds"
+    )
+    return INTERNAL
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error in a group that matters most: a lone one, else the first that we raised on purpose."""
+    from trouper._errors import TrouperError
+
+    flat: list[BaseException] = []
+    left: list[BaseException] = [group]
+    while left:
+        item = left.pop(0)
+        if isinstance(item, BaseExceptionGroup):
+            left = [*item.exceptions, *left]
+        else:
+            flat.append(item)
+    ours = (item for item in flat if isinstance(item, TrouperError | Stopped | BrokenPipeError | KeyboardInterrupt))
+    return next(ours, flat[0])
+
+
+def say(message: str) -> None:
+    """One line on stderr, whatever the message holds."""
+    from trouper.cli.terminal import clean_line
+
+    with contextlib.suppress(OSError):  # Perhaps nobody listens on stderr either.
+        print(f"trouper: {clean_line(message)}", file=sys.stderr, flush=True)
+
+
+def _pipe_closed() -> int:
+    """Whoever read our output has gone. What Python still holds of it must not raise again at the end."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(devnull, sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        pass
+    finally:
+        os.close(devnull)
+    return PIPE_CLOSED
+
+
+def _tolerate_any_text() -> None:
+    """A terminal of another encoding shows what it can, and never stops the program."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")

@@ -1,0 +1,98 @@
+"""What a terminal, a pipe or a program gets to see. Everything that comes from outside is cleaned of escapes before a person sees it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from trouper.tools.output import clean_text
+
+# Characters that turn the direction of what follows, or that nobody can see: a line could read as something else than it says.
+_HIDDEN = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
+_STYLES = {
+    "dim": "2",
+    "bold": "1",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+
+
+def clean(text: str) -> str:
+    """Text of a model, a tool or a file, safe to write to a terminal: no ANSI, OSC, control or bidi characters; lines and tabs stay."""
+    return _HIDDEN.sub("", clean_text(text)).replace("\r", "")
+
+
+def clean_line(text: str, limit: int | None = None) -> str:
+    """The same on one line, cut to `limit` characters."""
+    line = " ".join(clean(text).split())
+    return line if limit is None or len(line) <= limit else f"{line[: max(0, limit - 1)]}…"
+
+
+class Terminal:
+    """Standard output. `colour` is on only where a person looks at it."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = sys.stdout if stream is None else stream
+        self.is_terminal = self.stream.isatty()
+        self.colour = self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    @property
+    def width(self) -> int:
+        return shutil.get_terminal_size((100, 24)).columns if self.is_terminal else 100_000
+
+    def style(self, text: str, *styles: str) -> str:
+        if not self.colour or not styles:
+            return text
+        return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
+
+    def line(self, text: str = "") -> None:
+        self.stream.write(f"{text}\n")
+
+    def json(self, value: Any) -> None:
+        from trouper import codec
+
+        self.stream.write(codec.dumps(value).decode("ascii") + "\n")
+        self.stream.flush()
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Columns as wide as they need to be; the last one takes what is left of the line."""
+        cells = [[clean_line(str(cell)) for cell in row] for row in rows]
+        widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]
+        room = self.width - sum(widths[:-1]) - 2 * (len(widths) - 1)
+        for number, row in enumerate([list(headings), *cells]):
+            last = row[-1] if len(row[-1]) <= max(room, 20) else f"{row[-1][: max(room, 20) - 1]}…"
+            padded = [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)), last]
+            text = "  ".join(padded).rstrip()
+            self.line(self.style(text, "dim") if number == 0 else text)
+
+
+def when(at: float | None) -> str:
+    """A moment, in UTC, for people."""
+    return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def when_exactly(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size_of(count: int) -> str:
+    """Bytes, for people: 9.9 kB."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def plural(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

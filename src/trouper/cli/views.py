@@ -1,0 +1,68 @@
+"""What a root holds, straight from its journal: works without a lock, also while another process writes (J9)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from attrs import frozen
+
+from trouper._errors import UsageError
+from trouper.core.session import State
+from trouper.journal import JournalTooNew, Log, open_log, open_reader
+from trouper.journal.format import VERSION
+from trouper.journal.layout import Layout
+from trouper.roster import Roster
+
+
+@frozen
+class View:
+    """The sessions of a root as of now, each folded when asked for."""
+
+    root: Path
+    log: Log
+    roster: Roster
+
+    def names(self) -> list[str]:
+        return sorted(self.roster.names())
+
+    def state(self, session: str) -> State:
+        if session not in self.roster:
+            raise UsageError(
+                f"there is no session {session!r} in {str(self.root)!r}; `trouper sessions` lists them", session=session
+            )
+        return self.roster.load(session)[0]
+
+    def states(self, session: str | None = None) -> Iterator[tuple[str, State]]:
+        for name in self.names() if session is None else [session]:
+            yield name, self.state(name)
+
+
+@contextmanager
+def open_view(root: Path) -> Iterator[View]:
+    check_readable(root)
+    log = open_log(root, read_only=True)
+    try:
+        if log.recovery.damage:
+            # Reading names the damage, with the remedy; sessions behind it cannot be told.
+            for _ in log.records():
+                pass
+        yield View(root, log, Roster(log))
+    finally:
+        log.close()
+
+
+def check_readable(root: Path) -> Layout:
+    """The layout of a journal that this Trouper can read; a named error for everything else."""
+    layout = open_reader(root).layout()
+    if layout.too_new is not None:
+        path = os.path.abspath(root)
+        raise JournalTooNew(
+            f"the journal {path!r} has format {layout.too_new}, and this Trouper knows {VERSION}; upgrade Trouper to read it "
+            "(`trouper journal show --json` prints its lines as they are)",
+            root=path,
+            version=layout.too_new,
+        )
+    return layout

@@ -1,0 +1,219 @@
+"""A journal opened for looking. Everything here is a fold of its records with the same `evolve` and `decide` as the live actors use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import attrs
+from attrs import frozen
+
+from trouper import codec
+from trouper._errors import TrouperError, UsageError, WorldError
+from trouper.core.decisions import decide
+from trouper.core.session import State, evolve
+from trouper.journal import Entry, JournalExists, Reader, Report, open_log, open_reader
+from trouper.journal import verify as verify_bytes
+from trouper.journal.format import is_gap, stream_of
+from trouper.replay.difference import Difference, differences
+
+
+class ReplayGap(WorldError):
+    """Records of this session are missing; `session`, `event` and `seq` say where. What comes behind cannot be folded."""
+
+    exit_code = 65
+
+
+@frozen
+class Step:
+    """One record: what was commanded, what followed, and the state on both sides."""
+
+    record: codec.Record
+    before: State
+    after: State
+
+
+@frozen
+class Divergence:
+    """Today's code decides otherwise than the journal says (I18)."""
+
+    seq: int
+    session: str
+    command: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"record {self.seq} of session {self.session!r}: {self.command} {self.problem}"
+
+
+@frozen
+class Verdict:
+    """The bytes, and the meaning: every command decided again with today's code, up to the first difference of each session."""
+
+    report: Report
+    rerun: int
+    divergences: tuple[Divergence, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.report.ok and not self.divergences
+
+
+@frozen
+class Forked:
+    root: str
+    records: int
+    sessions: tuple[str, ...]
+
+
+class Journal:
+    """Use `open_journal`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def root(self) -> str:
+        return self._reader.root
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Every session that has a record, in the order of their first ones."""
+        found: dict[str, None] = {}
+        for raw in self._reader.records():
+            if not is_gap(raw.payload):
+                found[stream_of(raw.payload)] = None
+        return tuple(found)
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last record; 0 in an empty journal."""
+        last = 0
+        for raw in self._reader.records():
+            last = raw.seq
+        return last
+
+    def records(self, session: str | None = None, *, after: int = 0, upto: int | None = None) -> Iterator[codec.Record]:
+        """Records with `after` < sequence <= `upto`, of one session or of all, in order."""
+        for raw in self._reader.records(after=after, stream=session):
+            if upto is not None and raw.seq > upto:
+                return
+            if not is_gap(raw.payload):
+                yield codec.decode(raw.payload, raw.seq)
+
+    def steps(self, session: str | None = None) -> Iterator[Step]:
+        """Each record with the state of its session before and after it."""
+        states: dict[str, State] = {}
+        expected: dict[str, int] = {}
+        for record in self.records(session):
+            before = states.get(record.session, State())
+            after = _folded(before, record, expected)
+            states[record.session] = after
+            yield Step(record, before, after)
+
+    def state_at(self, seq: int, session: str | None = None) -> State:
+        """The state of a session after the journal's record `seq`; a journal of one session needs no name."""
+        name = self._only(session)
+        state, expected = State(), dict[str, int]()
+        for record in self.records(name, upto=seq):
+            state = _folded(state, record, expected)
+        return state
+
+    def diff(self, before: int, after: int, session: str | None = None) -> tuple[Difference, ...]:
+        """What changed in a session between two sequences."""
+        name = self._only(session)
+        return differences(self.state_at(before, name), self.state_at(after, name))
+
+    def verify(self) -> Verdict:
+        """Check every byte, then decide every recorded command again (I18). Stops deciding for a session at its first difference."""
+        report = verify_bytes(self.root)
+        if not report.ok:
+            return Verdict(report, 0, ())
+        found: dict[str, Divergence] = {}
+        rerun = 0
+        states: dict[str, State] = {}
+        expected: dict[str, int] = {}
+        for record in self.records():
+            before = states.get(record.session, State())
+            if record.session not in found:
+                rerun += 1
+                problem = _decided_otherwise(before, record)
+                if problem is not None:
+                    command = type(record.cause).__name__
+                    found[record.session] = Divergence(record.seq, record.session, command, problem)
+            states[record.session] = _folded(before, record, expected)
+        return Verdict(report, rerun, tuple(found.values()))
+
+    def fork(self, seq: int, target: str | os.PathLike[str], session: str | None = None) -> Forked:
+        """A new journal in `target` that holds this one's records up to `seq`, of one session or of all. Blocks.
+
+        Opening a runtime on it goes on from there: a turn that was open at `seq` is closed as after a crash. The old journal is only read.
+        """
+        place = os.path.abspath(target)
+        if os.path.lexists(place):
+            raise JournalExists(f"the target {place!r} exists already; give another, or remove it first", root=place)
+        if session is not None:
+            self._known(session)
+        names: dict[str, None] = {}
+        count = 0
+        log = open_log(place)
+        try:
+            for record in self.records(session, upto=seq):
+                # A new journal counts its epochs anew.
+                copied = attrs.evolve(record, epoch=log.epoch)
+                log.append(Entry(copied.session, copied.id, *codec.encode(copied)))
+                log.flush()
+                names[record.session] = None
+                count += 1
+        finally:
+            log.close()
+        return Forked(place, count, tuple(names))
+
+    def _only(self, session: str | None) -> str:
+        if session is not None:
+            return self._known(session)
+        names = self.sessions
+        if len(names) != 1:
+            raise UsageError(f"the journal {self.root!r} holds {len(names)} sessions; name one of them", sessions=names)
+        return names[0]
+
+    def _known(self, session: str) -> str:
+        names = self.sessions
+        if session not in names:
+            there = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "none"
+            raise UsageError(
+                f"the journal {self.root!r} has no session {session!r}; there is: {there}", session=session
+            )
+        return session
+
+
+def open_journal(path: str | os.PathLike[str]) -> Journal:
+    """The journal in a directory, for reading: takes no lock, changes nothing."""
+    return Journal(open_reader(path))
+
+
+def _folded(state: State, record: codec.Record, expected: dict[str, int]) -> State:
+    wanted = expected.get(record.session, 0)
+    if record.n != wanted:
+        raise ReplayGap(
+            f"session {record.session!r} has a hole before event {record.n} (expected {wanted}), at record {record.seq}; "
+            "look at the states before it, or at other sessions",
+            session=record.session,
+            event=record.n,
+            seq=record.seq,
+        )
+    expected[record.session] = record.n + len(record.events)
+    for event in record.events:
+        state = evolve(state, event)
+    return state
+
+
+def _decided_otherwise(state: State, record: codec.Record) -> str | None:
+    try:
+        again = decide(state, record.cause)
+    except TrouperError as error:
+        return f"is refused now: {error}"
+    if again == record.events:
+        return None
+    found = differences([codec.event_to_json(e) for e in record.events], [codec.event_to_json(e) for e in again])
+    return f"decides otherwise now: {found[0]}" if found else "decides otherwise now"
