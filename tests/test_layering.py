@@ -17,7 +17,7 @@ LAYERS = (
     ("codec",),
     ("journal",),
     ("actors", "models", "tools", "stores"),
-    ("roster", "services", "session"),
+    ("roster", "services", "subscription", "session"),
     ("runtime", "events"),
     ("replay",),
     ("testing",),

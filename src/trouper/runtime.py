@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import trio
 from attrs import frozen
@@ -21,8 +21,10 @@ from attrs import frozen
 from trouper import codec
 from trouper._errors import InternalError
 from trouper.actors.environment import Environment
-from trouper.actors.feed import Feed, Lagged
+from trouper.actors.errors import ActorGone, MailboxFull
+from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalStatistics, JournalWriter
+from trouper.actors.reference import Inbox, Ref
 from trouper.actors.restart import Restart
 from trouper.actors.session import Outfit, SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
@@ -33,11 +35,12 @@ from trouper.core.messages import NO_USAGE, Fault, Usage
 from trouper.core.session import EndedTurn, State, evolve
 from trouper.core.settings import Budget, Limits
 from trouper.core.task_record import Owner
-from trouper.journal import Disk, Level, Log, Recovery, open_log
+from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log
 from trouper.journal.format import is_gap
 from trouper.models.protocol import Model
 from trouper.roster import Roster, encode_section, tag_of
 from trouper.session import Session
+from trouper.subscription import Subscription
 from trouper.tools.context import Services
 from trouper.tools.hooks import Hooks
 from trouper.tools.output import Shaped
@@ -88,6 +91,8 @@ class Runtime:
         self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())
         self._log = log
         self._supervisor = supervisor
+        #: Apart from the rest, so that a session may have any name.
+        self._sessions = supervisor.spawn_supervisor("sessions", grace_s=outfit.limits.grace_s)
         self._outfit = outfit
         self._budget = budget
         self._roster = Roster(log)
@@ -100,6 +105,9 @@ class Runtime:
         self._steps = self._tool_calls = 0
         self._warned: set[str] = set()
         self._feeds: list[Feed] = []
+        self._closed = False
+        self._since_snapshot = 0
+        self._snapshots: Ref[None, None] | None = None
         self._services: dict[str, Services] = {}
 
     # -- sessions
@@ -137,7 +145,7 @@ class Runtime:
 
     def _start(self, name: str, outfit: Outfit, system: str | None) -> Session:
         actor = SessionActor(name, self, outfit, system)
-        ref = self._supervisor.spawn(
+        ref = self._sessions.spawn(
             name, actor.run, restart=SESSION_RESTART, mailbox=outfit.limits.mailbox, grace_s=outfit.limits.grace_s
         )
         self._actors[name] = actor
@@ -164,27 +172,17 @@ class Runtime:
         """What opening the journal found and did."""
         return self._log.recovery
 
-    async def events(self, after: int = 0) -> AsyncIterator[tuple[int, codec.Record]]:
+    def events(self, after: int = 0) -> Subscription[codec.Record]:
         """Every record of every session from journal sequence `after` + 1 on, old ones first, then new ones as they come."""
-        feed = Feed(self._outfit.limits.subscriber_events)
-        self._feeds.append(feed)
-        try:
-            while True:
-                await self.writer.wait_durable(self._log.last)
-                for raw in self._log.records(after=after):
-                    after = raw.seq
-                    if not is_gap(raw.payload):
-                        yield raw.seq, codec.decode(raw.payload, raw.seq)
-                try:
-                    async for record in feed:
-                        if record.seq > after:
-                            after = record.seq
-                            yield record.seq, record
-                    return
-                except Lagged:
-                    continue
-        finally:
-            self._feeds.remove(feed)
+        return Subscription(
+            self._feeds,
+            self._outfit.limits.subscriber_events,
+            after,
+            number=lambda record: record.seq,
+            settle=self._settle,
+            past=lambda after: self._past_records(after, self._log.durable),
+            is_over=lambda: self._closed,
+        )
 
     def statistics(self) -> RuntimeStatistics:
         return RuntimeStatistics(
@@ -218,6 +216,11 @@ class Runtime:
                 self._steps += 1
         for feed in self._feeds:
             feed.push(record)
+        self._since_snapshot += 1
+        if self._since_snapshot >= self._outfit.limits.snapshot_every and self._snapshots is not None:
+            self._since_snapshot = 0
+            with suppress(MailboxFull, ActorGone):
+                self._snapshots.tell(None)
 
     def services(self, session: str) -> Services:
         found = self._services.get(session)
@@ -264,18 +267,28 @@ class Runtime:
 
     # -- inside
 
-    async def _past_events(self, session: str, after: int, upto: int) -> AsyncIterator[SessionEvent]:
+    async def _settle(self) -> None:
+        """Until everything that was handed over so far is in the journal."""
+        await self.writer.wait_durable(self._log.last)
+
+    def _past_records(self, after: int, upto: int) -> Iterator[codec.Record]:
+        for raw in self._log.records(after=after):
+            if raw.seq > upto:
+                return
+            if not is_gap(raw.payload):
+                yield codec.decode(raw.payload, raw.seq)
+
+    def _past_events(self, session: str, after: int, upto: int) -> Iterator[SessionEvent]:
         """Recorded events of a session with numbers in (after, upto)."""
         if after + 1 >= upto:
             return
-        await self.writer.wait_durable(self._log.last)
         for raw in self._log.records(stream=session):
             if is_gap(raw.payload):
                 continue
             record = codec.decode(raw.payload, raw.seq)
-            for offset, event in enumerate(record.events):
-                if after < record.n + offset < upto:
-                    yield SessionEvent(record.n + offset, record.at, event)
+            for offset, event in enumerate(record.events, record.n):
+                if after < offset < upto:
+                    yield SessionEvent(offset, record.at, event)
             if record.n + len(record.events) >= upto:
                 return
 
@@ -295,9 +308,16 @@ class Runtime:
         """Sessions that a dead process left in the middle of something are opened at once, and close what it left open (J12)."""
         for name in self._roster.active():
             self._start(name, self._outfit, None)
+        self._snapshots = self._supervisor.spawn("snapshots", self._keep_snapshots, restart=SESSION_RESTART, mailbox=1)
 
-    def _write_snapshot(self) -> None:
-        """State of every session as of the last record that all of them have taken in (J13)."""
+    async def _keep_snapshots(self, inbox: Inbox[None, None]) -> None:
+        """Write a snapshot whenever enough has happened since the last one: see `recorded`."""
+        async for _ in inbox:
+            await self._write_snapshot()
+
+    async def _write_snapshot(self) -> None:
+        """State of every session as of the last record that all of them have taken in (J13). Optional: a failure costs time, not data."""
+        self._since_snapshot = 0
         in_flight = [actor.in_flight for actor in self._actors.values() if actor.in_flight is not None]
         seq = min([self._log.durable, *(first - 1 for first in in_flight)])
         live = [
@@ -306,7 +326,13 @@ class Runtime:
             if actor.next_seq
         ]
         rest = [section for section in self._roster.untouched() if section[0] not in self._actors]
-        self._log.write_snapshot(seq, [*rest, *live])
+        try:
+            if self.writer.is_threaded:
+                await trio.to_thread.run_sync(self._log.write_snapshot, seq, [*rest, *live])
+            else:
+                self._log.write_snapshot(seq, [*rest, *live])
+        except (OSError, JournalError) as error:
+            logger.warning("no snapshot was written: %s; the next start folds the records instead", error)
 
 
 @asynccontextmanager
@@ -355,7 +381,7 @@ async def open_runtime(
             finally:
                 # Sessions first, then the snapshot: see `_journal` for the rest.
                 with trio.CancelScope(shield=True):
-                    await _stop_sessions(runtime, supervisor, limits.grace_s)
+                    await _stop_sessions(runtime, limits.grace_s)
     except BaseExceptionGroup as group:
         raise _alone(group) from None
     finally:
@@ -381,17 +407,21 @@ async def _supervised() -> AsyncIterator[Supervisor]:
         yield supervisor
 
 
-async def _stop_sessions(runtime: Runtime, supervisor: Supervisor, grace_s: float) -> None:
+async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:
+    runtime._closed = True
     for handle in runtime._handles.values():
         if handle._ref.exit is None:
-            supervisor.stop(handle._ref, grace_s=grace_s)
+            runtime._sessions.stop(handle._ref, grace_s=grace_s)
     for handle in runtime._handles.values():
         await handle._ref.wait_exit()
-    if runtime.writer.log.refusal is None and runtime.writer.statistics().durable == runtime._log.last:
-        try:
-            runtime._write_snapshot()
-        except OSError as error:
-            logger.warning("no snapshot was written: %s; the next start folds the records instead", error)
+    for feed in runtime._feeds:
+        feed.end()
+    try:
+        await runtime._settle()
+    except JournalError:
+        return  # The writer says itself what is wrong.
+    if runtime._since_snapshot:
+        await runtime._write_snapshot()
 
 
 def _root_path(root: str | os.PathLike[str] | None, durability: Level) -> str:

@@ -27,6 +27,7 @@ from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
 from trouper.core.session import Phase
 from trouper.models.protocol import Model
+from trouper.subscription import Subscription
 
 if TYPE_CHECKING:
     from trouper.runtime import Runtime
@@ -315,30 +316,21 @@ class Session:
         messages: tuple[Message, ...] = self._state.history.messages
         return messages
 
-    async def events(self, after: int = -1) -> AsyncIterator[SessionEvent]:
+    def events(self, after: int = -1) -> Subscription[SessionEvent]:
         """Recorded events from `after` + 1 on: those in the journal, then new ones as they come. No gap, no repeat.
 
         A reader that is too slow for the live feed reads on from the journal; the session never waits for it.
         """
-        feed = Feed(self._actor.outfit.limits.subscriber_events)
-        self._actor.event_feeds.append(feed)
-        try:
-            while True:
-                async for past in self._runtime._past_events(self.id, after, self._actor.next_seq):
-                    after = past.seq
-                    yield past
-                if self._ref.exit is not None:
-                    return  # Nothing more will come.
-                try:
-                    async for told in feed:
-                        if told.seq > after:
-                            after = told.seq
-                            yield told
-                    return
-                except Lagged:
-                    continue
-        finally:
-            self._actor.event_feeds.remove(feed)
+        actor = self._actor
+        return Subscription(
+            actor.event_feeds,
+            actor.outfit.limits.subscriber_events,
+            after,
+            number=lambda told: told.seq,
+            settle=self._runtime._settle,
+            past=lambda after: self._runtime._past_events(self.id, after, actor.next_seq),
+            is_over=lambda: self._ref.exit is not None,
+        )
 
     @contextmanager
     def watch(self) -> Iterator[AsyncIterator[Any]]:

@@ -171,6 +171,11 @@ class JournalWriter:
         self._wake_runner()
 
     @property
+    def is_threaded(self) -> bool:
+        """Whether blocking calls go to a thread here; under virtual time nothing does."""
+        return self._thread is not None
+
+    @property
     def degraded(self) -> bool:
         """The disk is full: entries that open new work are refused with `JournalFull`."""
         return self.log.degraded

@@ -1,0 +1,103 @@
+"""Following something from any point on: what the journal holds first, then what comes, with no gap and no repeat (I33).
+
+An object rather than a generator: whoever stops reading in the middle leaves nothing behind that has to be closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import trio
+
+from trouper.actors.feed import Feed, Lagged
+
+T = TypeVar("T")
+
+#: Read from the journal without letting anybody else run.
+_BURST = 64
+
+
+class Subscription(Generic[T]):
+    """Iterate it with `async for`. A reader that is too slow for the live feed reads on from the journal; nobody ever waits for it."""
+
+    def __init__(
+        self,
+        feeds: list[Feed],
+        limit: int,
+        after: int,
+        *,
+        number: Callable[[T], int],
+        settle: Callable[[], Awaitable[None]],
+        past: Callable[[int], Iterator[T]],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._feeds = feeds
+        self._feed = Feed(limit)
+        self._after = after
+        self._number = number
+        #: Waits until everything that was handed over is in the journal.
+        self._settle = settle
+        #: What the journal holds after a number, as far as everybody may know of it.
+        self._past = past
+        self._is_over = is_over
+        self._backlog: Iterator[T] | None = None
+        self._is_live = False
+        self._burst = 0
+        feeds.append(self._feed)
+
+    def __aiter__(self) -> Subscription[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        while True:
+            item = await (self._next_live() if self._is_live else self._next_past())
+            if item is not None and self._number(item) > self._after:
+                self._after = self._number(item)
+                return item
+
+    async def _next_past(self) -> T | None:
+        if self._backlog is None:
+            await self._settle()
+            self._backlog = self._past(self._after)
+        self._burst += 1
+        if self._burst % _BURST == 0:
+            await trio.lowlevel.checkpoint()
+        item = next(self._backlog, None)
+        if item is None:
+            self._backlog, self._is_live = None, True
+        return item
+
+    async def _next_live(self) -> T | None:
+        if self._is_over() and not self._feed.waiting:
+            self.close()
+            raise StopAsyncIteration
+        try:
+            item: T = await self._feed.receive()
+            return item
+        except Lagged:
+            self._is_live = False
+            return None
+        except StopAsyncIteration:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop listening. Not needed at the end of a program; it is what the end of the object does."""
+        if self._feed in self._feeds:
+            self._feeds.remove(self._feed)
+
+    def __del__(self) -> None:
+        self.close()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Subscription[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
