@@ -382,6 +382,7 @@ async def open_runtime(
                 # Sessions first, then the snapshot: see `_journal` for the rest.
                 with trio.CancelScope(shield=True):
                     await _stop_sessions(runtime, limits.grace_s)
+                    await _close_models(runtime)
     except BaseExceptionGroup as group:
         raise _alone(group) from None
     finally:
@@ -422,6 +423,16 @@ async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:
         return  # The writer says itself what is wrong.
     if runtime._since_snapshot:
         await runtime._write_snapshot()
+
+
+async def _close_models(runtime: Runtime) -> None:
+    """Clients keep connections open for the next request; there is none any more."""
+    models = {id(actor.outfit.model): actor.outfit.model for actor in runtime._actors.values()}
+    models[id(runtime._outfit.model)] = runtime._outfit.model
+    for model in models.values():
+        if (close := getattr(model, "aclose", None)) is not None:
+            with trio.move_on_after(1.0):
+                await close()
 
 
 def _root_path(root: str | os.PathLike[str] | None, durability: Level) -> str:

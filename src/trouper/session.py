@@ -198,6 +198,10 @@ class Session:
     ) -> AsyncIterator[Turn]:
         schema = _schema_of(output)
         command = self._submit(text, attachments, schema)
+        for hook in self._actor.outfit.hooks:
+            verdict = await hook.ask_before_turn(self.id, text)
+            if verdict.denied is not None:
+                raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if model is not None:
             command = attrs.evolve(command, options=attrs.evolve(command.options, window=model.context_window))
         feeds.append(feed)

@@ -58,6 +58,9 @@ class Draft:
             case TextChunk(text, opaque):
                 if self._thinking:
                     self._close_thinking()
+                if opaque is not None and self._text:
+                    # A signature belongs to its own part alone: what came before is not covered by it.
+                    self._close_text()
                 self._text.append(text)
                 self.cuts.append(len(text))
                 self.chars += len(text)
@@ -68,6 +71,8 @@ class Draft:
             case ThinkingChunk(text, signature, opaque):
                 if self._text:
                     self._close_text()
+                if opaque is not None and text and self._thinking:
+                    self._close_thinking()
                 if text:
                     self._thinking.append(text)
                     self.cuts.append(len(text))

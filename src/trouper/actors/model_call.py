@@ -17,11 +17,12 @@ from attrs import frozen
 
 from trouper.actors.draft import Draft
 from trouper.actors.running import Running
+from trouper.core.history import repaired, without_signatures
 from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
 from trouper.core.messages import Fault
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed
-from trouper.models._errors import ModelError, ModelFault, NetworkFault
+from trouper.models._errors import HistoryRefused, MalformedReply, ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import Model, ModelRequest
 
@@ -92,24 +93,41 @@ class ModelCall:
             if scope.cancelled_caught:
                 fault = NetworkFault(self._silence(step_end)).as_fault()
             assert fault is not None
-            final = not fault.retryable or self.draft.progressed or attempt >= retry.attempts
+            final = self.draft.progressed or attempt >= retry.attempts or not self._worth_another(fault)
             if not final and not self._streaming:
                 final = opens_left == 0
                 opens_left -= 1
-            delay = backoff_s(retry, attempt, fault.retry_after_s, self._jitter)
+            quick = isinstance(self._error, MalformedReply | HistoryRefused)
+            delay = 0.0 if quick else backoff_s(retry, attempt, fault.retry_after_s, self._jitter)
             if final or trio.current_time() + delay >= step_end:
                 with running.renew():
                     return await finish(Failed(fault))
                 return None
-            if self._on_retry is not None:
+            if self._on_retry is not None and not isinstance(self._error, MalformedReply):
                 self._on_retry(attempt, fault, delay)
             attempt += 1
             self.draft = Draft()
             self._noted_text = self._noted_thinking = 0
 
+    def _worth_another(self, fault: Fault) -> bool:
+        """Whether to try again, and what has to be different then. A broken reply and a refused history get one more chance each (M9, M10)."""
+        match self._error:
+            case MalformedReply():
+                self._malformed += 1
+                return self._malformed == 1
+            case HistoryRefused():
+                if self._repaired:
+                    return False
+                self._repaired = True
+                self._request = changed(self._request, messages=without_signatures(repaired(self._request.messages)))
+                return True
+            case _:
+                return fault.retryable
+
     async def _attempt(self, attempt: int, scope: trio.CancelScope, step_end: float) -> Fault | None:
         """One stream, read to its end; why it failed, if it did. Running into the scope's deadline is a failure too, seen by the caller."""
         self._streaming = False
+        self._error = None
         scope.deadline = min(trio.current_time() + self._limits.deadlines.connect_s, step_end)
         try:
             request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
@@ -122,6 +140,7 @@ class ModelCall:
                     if (close := getattr(chunks, "aclose", None)) is not None:
                         await close()
         except ModelError as error:
+            self._error = error
             return error.as_fault()
         except Exception as error:  # A client is foreign code: what it raises ends this call, not the session.
             logger.exception("the client of model %r failed", self._model.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -52,11 +52,11 @@ from trouper.core.commands import (
     SpillCall,
 )
 from trouper.core.decisions import step
-from trouper.core.events import TurnEnded, TurnStarted
+from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnded, TurnStarted
 from trouper.core.history import repaired
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.live import LiveEvent
-from trouper.core.messages import Fault, Json, Message, Outcome, Text, ToolSpec
+from trouper.core.messages import Fault, Json, Message, Outcome, Text, ToolCall, ToolSpec
 from trouper.core.notification import DeliverBatch
 from trouper.core.schedule import ActOnFire, AwaitDue, ClaimFires, ScheduledRun
 from trouper.core.session import (
@@ -83,7 +83,8 @@ from trouper.core.values import changed
 from trouper.journal import Entry, JournalFull
 from trouper.models.protocol import Model, ModelRequest
 from trouper.tools.context import Services, ToolContext
-from trouper.tools.hooks import Hooks
+from trouper.tools.deferral import TOOL_SEARCH, revealed_by
+from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
 from trouper.tools.output import Shaped
 from trouper.tools.policy import Rule
 from trouper.tools.registry import Registry
@@ -198,6 +199,8 @@ class SessionActor:
     _ref: Ref[Any, Any] | None = None
     _nursery: trio.Nursery | None = None
     _running: dict[WorkKey, Running] = field(factory=dict)
+    #: Calls whose outcome hooks still wait for.
+    _asked: dict[CallId, ToolCall] = field(factory=dict)
     #: The model call under way.
     _call: ModelCall | None = None
     #: What the turn under way was started with.
@@ -213,6 +216,8 @@ class SessionActor:
         self.state, self.next_seq = await self.ground.load(self.session)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            if self.outfit.hooks:
+                self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
             await self._begin()
             async for first in inbox:
                 await self._handle(_gather(first, inbox))
@@ -333,7 +338,7 @@ class SessionActor:
         for event in record.events:
             kind = type(event)
             if kind is TurnStarted:
-                self._specs = self.outfit.registry.specs()
+                self._specs = self.outfit.registry.specs(self._revealed())
                 self._turn_outfit = self.outfit
             elif kind is TurnEnded:
                 for feed in self.end_feeds:
@@ -345,6 +350,39 @@ class SessionActor:
                 told = SessionEvent(record.n + offset, record.at, event)
                 for feed in self.event_feeds:
                     feed.push(told)
+
+        if self.outfit.hooks:
+            for seen in self._hook_events(record):
+                self._tell_hooks(seen)
+
+    def _revealed(self) -> frozenset[str]:
+        """The deferred tools that a search has shown so far: from the next turn on, they are advertised whole (T8)."""
+        if not self.outfit.registry.deferring:
+            return frozenset()
+        answers = (answer for message in self.state.history.messages for answer in message.answers)
+        return frozenset().union(*(revealed_by(a.content) for a in answers if a.name == TOOL_SEARCH))
+
+    def _hook_events(self, record: codec.Record) -> Iterator[AfterTurn | AfterTool | SessionEnded]:
+        """What after-hooks may look at (T5); denied calls too."""
+        for event in record.events:
+            match event:
+                case ModelReplied(message=message):
+                    self._asked.update((call.id, call) for call in message.calls)
+                case CallEnded(call=call_id, outcome=outcome, content=content) if call_id in self._asked:
+                    asked = self._asked.pop(call_id)
+                    yield AfterTool(self.session, asked.name, asked.arguments, outcome.value, content, call_id)
+                case TurnEnded(stop_reason=stop_reason):
+                    last = self.state.last
+                    yield AfterTurn(self.session, stop_reason, last.text if last is not None else "")
+                case SessionClosed():
+                    yield SessionEnded(self.session)
+                case _:
+                    pass
+
+    def _tell_hooks(self, event: AfterTurn | AfterTool | SessionStarted | SessionEnded) -> None:
+        assert self._nursery is not None
+        for hook in self.outfit.hooks:
+            self._nursery.start_soon(hook.tell, event)
 
     def publish_live(self, event: LiveEvent) -> None:
         for feed in self.turn_feeds:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 
-from trouper.core.messages import Message, Outcome, Text, Thinking, ToolAnswer, ToolCall
+from trouper.core.messages import Message, Outcome, ProviderPart, Text, Thinking, ToolAnswer, ToolCall
 from trouper.core.tokens import estimate_message
+from trouper.core.values import changed
 
 LOST_OUTCOME = "No outcome of this call was recorded: it may or may not have done its work."
 
@@ -146,3 +147,16 @@ def _answer_for(call: ToolCall, given: ToolAnswer | None) -> ToolAnswer:
     if given is not None:
         return given
     return ToolAnswer(call.id, call.name, Outcome.UNKNOWN, LOST_OUTCOME, provider_id=call.provider_id)
+
+
+def without_signatures(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """The messages without what only their provider understands: a last resort when it no longer does (M10)."""
+    cleaned: list[Message] = []
+    for message in messages:
+        parts = tuple(
+            changed(part, opaque=None) if isinstance(part, Text | ToolCall) and part.opaque is not None else part
+            for part in message.parts
+            if not isinstance(part, Thinking | ProviderPart)
+        )
+        cleaned.append(Message(message.role, parts, message.kind))
+    return repaired(cleaned)
