@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -55,6 +56,8 @@ _CONTROL = re.compile(rb"(#[a-z-]+) (\d{1,9}) ([0-9a-f]{8}) (\{[\x20-\x7e]*\})")
 _TRAILER = re.compile(rb"#end (\d{12}) ([0-9a-f]{8})\n")
 _RECORD = re.compile(rb"(\d{1,20})(?:-(\d{1,20}))? (\d{1,7}) ([0-9a-f]{8})(\+?) (\{[\x20-\x7e]*\})", re.DOTALL)
 _STREAM = re.compile(rb'"session":"([^"\\]*)"')
+#: How the codec orders the head; any other order is found too, more slowly.
+_HEAD = re.compile(rb'\{"v":[0-9]+,"type":"[^"\\]*","id":"[^"\\]*","session":"([^"\\]*)"')
 _ID = re.compile(rb'"id":"([^"\\]*)"')
 _BLOB = re.compile(rb',"blob":"([0-9a-f]{64})","size":(\d+)\}')
 BODY_MARK = b',"body":'
@@ -224,6 +227,20 @@ def parse_line(line: bytes) -> Line | None:
         return None
     first = int(match[1])
     return Line(first, int(match[2] or first), int(match[4], 16), match[5] == b"+", match[6], match[2] is not None)
+
+
+def streams_in(payloads: Iterable[bytes], known: set[bytes]) -> list[str]:
+    """The streams of these records that are not in `known`, which they are added to. Recovery asks this of every record, so it is quick."""
+    found: list[str] = []
+    match_head = _HEAD.match
+    for payload in payloads:
+        match = match_head(payload)
+        name = match[1] if match is not None else stream_of(payload).encode()
+        if name not in known:
+            known.add(name)
+            if name:
+                found.append(name.decode("ascii", "replace"))
+    return found
 
 
 def stream_of(payload: bytes) -> str:

@@ -6,6 +6,7 @@ aside, write a fresh live segment under the same name or the next, make its name
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import json
@@ -44,7 +45,7 @@ from trouper.journal.format import (
     id_of,
     is_gap,
     segment_name,
-    stream_of,
+    streams_in,
 )
 from trouper.journal.layout import Layout, read_layout
 from trouper.journal.log import RECENT_IDS_MAX, RESERVE_BYTES, Level, LiveSegment, Log, Recovery, Torn
@@ -258,12 +259,20 @@ class _Opening:
             else:
                 scan = scan_segment(file, segment)
             gaps = 0
+            known: set[bytes] = set()
+            latest: collections.deque[list[tuple[int, bytes]]] = collections.deque()
+            held = 0
             for block in scan.blocks():
+                streams.update(dict.fromkeys(streams_in((payload for _, payload in block), known)))
+                if len(block) == 1 and is_gap(block[0][1]):  # A gap comes in a block of its own.
+                    gaps += 1
+                latest.append(block)
+                held += len(block)
+                while held - len(latest[0]) >= RECENT_IDS_MAX:
+                    held -= len(latest.popleft())
+            for block in latest:
                 for seq, payload in block:
                     recent[id_of(payload)] = seq
-                    streams[stream_of(payload)] = None
-                if is_gap(payload):
-                    gaps += 1
             tail = None
             if footer is not None and (
                 scan.problem is not None or (scan.last, scan.checksum) != (footer.last, footer.checksum)
@@ -271,10 +280,9 @@ class _Opening:
                 reason = scan.problem or "the records end before the footer says"
                 tail = Tail(scan.offset, 0, 0, Damage(segment.path, scan.offset, reason, footer.streams))
             elif scan.problem is not None:
-                tail = judge_tail(file, segment.path, scan, segment.size, tuple(name for name in streams if name))
+                tail = judge_tail(file, segment.path, scan, segment.size, tuple(streams))
         finally:
             file.close()
-        streams.pop("", None)
         recent.pop("", None)
         for old in list(recent)[: max(0, len(recent) - RECENT_IDS_MAX)]:
             del recent[old]

@@ -1,7 +1,7 @@
 """The thread in which the real disk is written and synced.
 
 A worker thread of trio costs 0.2-0.3 ms a call, about as much as the sync itself; a thread that waits for the next batch costs a tenth of
-that (design/decisions/sync-thread.md). One batch is in flight at a time. The owner either waits for it, for a bounded time, or asks to be
+that (design/decisions/journal.md). One batch is in flight at a time. The owner either waits for it, for a bounded time, or asks to be
 told when it has landed.
 """
 
