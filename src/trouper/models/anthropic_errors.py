@@ -1,0 +1,139 @@
+"""What Anthropic's refusals mean: by type, by code, and by their prose (M14)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from trouper.core.messages import Json
+from trouper.models import wire_json
+from trouper.models._errors import (
+    AuthFailed,
+    BadRequest,
+    ContextOverflow,
+    HistoryRefused,
+    ModelError,
+    QuotaExceeded,
+    RateLimited,
+    ServerFault,
+)
+from trouper.models.http import Credential, clean_message, fault_of_status, retry_after_s
+
+PROVIDER = "anthropic"
+
+_STATUS_OF = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_QUOTA_CODES = frozenset({"enforced_spend_limit_reached", "organization_on_hold"})
+_TOO_LONG = re.compile(
+    r"(prompt|input|request) is too long|exceeds? (the )?(context|maximum)|context (limit|length|window)|maximum number of tokens",
+    re.I,
+)
+_NO_MONEY = re.compile(r"credit balance|usage limits?\b.{0,80}regain|spend(ing)? limit|monthly (usage|spend)", re.I)
+_BAD_THINKING = re.compile(r"`?signature`? in `?(redacted_)?thinking`?|bound to a different conversation", re.I)
+_BAD_PARITY = re.compile(
+    r"tool_use.{0,40}(ids?|blocks?).{0,60}(without|must be unique|found)|tool_result|tool_use_id"
+    r"|expected `?thinking`?|`?thinking`? or `?redacted_thinking`?.{0,60}(cannot be modified|found)",
+    re.I,
+)
+
+
+class ThinkingRefused(HistoryRefused):
+    """A thinking block does not stand where it was made, in the provider's eyes: the conversation before it was changed (compacted, masked)."""
+
+
+def fault_of_reply(status: int, body: bytes, headers: Mapping[str, str], credential: Credential | None) -> ModelError:
+    """The fault of a reply that is no 200."""
+    try:
+        value = wire_json.decode(body)
+    except ValueError:
+        value = None
+    error = value.get("error") if isinstance(value, Mapping) else None
+    if not isinstance(error, Mapping):
+        said = clean_message(body[:400].decode("utf-8", "replace"), credential)
+        return fault_of_status(
+            status, said, provider=PROVIDER, retry_after_s=_wait_s(status, headers), location=headers.get("location")
+        )
+    return fault_of_error(error, status, headers, credential)
+
+
+def fault_of_error(
+    error: Mapping[str, Json], status: int | None, headers: Mapping[str, str], credential: Credential | None
+) -> ModelError:
+    """The fault of an `error` object: of a reply, or of an `error` event in the midst of a stream."""
+    kind = str(error.get("type") or "")
+    if status is None or status < 300:
+        status = _STATUS_OF.get(kind, 500)
+    prose = str(error.get("message") or "")
+    details = error.get("details")
+    code = str(details.get("error_code") or "") if isinstance(details, Mapping) else ""
+    named = f"{kind} ({code})" if code else kind
+    said = clean_message(f"{named}: {prose}" if named else prose, credential)
+    facts: dict[str, Any] = {
+        "status": status,
+        "provider": PROVIDER,
+        "retry_after_s": _wait_s(status, headers),
+        "retryable": {"true": True, "false": False}.get(headers.get("x-should-retry", "")),
+    }
+    shown = f"{PROVIDER} answered {status} {said}"
+    if code in _QUOTA_CODES or kind == "billing_error" or _NO_MONEY.search(prose):
+        return QuotaExceeded(f"{shown}; check plan and billing", **facts)
+    if status == 413 or kind == "request_too_large" or (status == 400 and _TOO_LONG.search(prose)):
+        return ContextOverflow(f"{shown}; compact the history", **facts)
+    if status == 429:
+        return RateLimited(f"{shown}; wait, or ask for a higher limit", **facts)
+    if status == 401:
+        return AuthFailed(f"{shown}; check ANTHROPIC_API_KEY or the api_key argument", **facts)
+    if status == 400:
+        if _BAD_THINKING.search(prose):
+            return ThinkingRefused(f"{shown}; thinking is only taken where it was made", **facts)
+        if _BAD_PARITY.search(prose):
+            return HistoryRefused(f"{shown}; the history does not match what the model said", **facts)
+        return BadRequest(f"{shown}; change the request", **facts)
+    if status == 404:
+        return BadRequest(f"{shown}; check the model's name and base_url", **facts)
+    if status == 499:
+        return ServerFault(f"{shown}; try again", **facts)
+    fault = fault_of_status(status, said, provider=PROVIDER, retry_after_s=facts["retry_after_s"])
+    if facts["retryable"] is not None:
+        fault.retryable = facts["retryable"]
+    return fault
+
+
+def _wait_s(status: int, headers: Mapping[str, str]) -> float | None:
+    """`retry-after`; else, for a rate limit, the latest reset of those limits of which nothing is left."""
+    if (wait := retry_after_s(headers)) is not None or status != 429:
+        return wait
+    waits = [
+        wait
+        for name, left in headers.items()
+        if name.startswith("anthropic-ratelimit-") and name.endswith("-remaining") and left == "0"
+        and (wait := _until_s(headers.get(name.removesuffix("remaining") + "reset"), headers.get("date"))) is not None
+    ]  # fmt: skip
+    return max(waits) if waits else None
+
+
+def _until_s(moment: str | None, now: str | None) -> float | None:
+    """Seconds from the reply's own date to an RFC 3339 moment: our clock may be wrong, and need not be asked."""
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+
+    if moment is None or now is None:
+        return None
+    try:
+        until = datetime.fromisoformat(moment)
+        until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+        return max(0.0, (until - parsedate_to_datetime(now)).total_seconds())
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,70 @@
+"""What was encoded for a session's last request is the beginning of its next body: kept, so that a turn's cost does not grow with its history.
+
+A history only grows at its end. The encoded beginning is kept together with the very messages it was made from, and used while those are still
+the same objects at the same places; a history that was compacted or masked has other objects, and is encoded afresh.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from operator import is_
+
+from attrs import frozen
+
+from trouper.core.messages import Message, ToolSpec
+
+BODY_CACHE_BYTES_MAX = 64 * 1024 * 1024
+_TOOL_SETS_KEPT = 16
+
+
+@frozen
+class Encoded:
+    """The first messages of a history, as a provider's JSON."""
+
+    messages: tuple[Message, ...]
+    text: bytes
+    #: The role of the content that is still open at the end, for formats that join neighbours; else empty.
+    role: str = ""
+
+
+class BodyCache:
+    """Encoded beginnings by key (a session, and whatever else decides how it is written), the least recently used dropped first."""
+
+    def __init__(self, bytes_max: int = BODY_CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._kept: OrderedDict[Hashable, Encoded] = OrderedDict()
+
+    def find(self, key: Hashable, messages: tuple[Message, ...]) -> Encoded | None:
+        """The beginning kept under `key`, if it is one of these messages."""
+        known = self._kept.get(key)
+        if known is None or len(known.messages) > len(messages):
+            return None
+        # Identity, not equality: True equals 1, and would be sent as it.
+        return known if all(map(is_, known.messages, messages)) else None
+
+    def keep(self, key: Hashable, encoded: Encoded) -> None:
+        before = self._kept.pop(key, None)
+        self._bytes += len(encoded.text) - (len(before.text) if before else 0)
+        self._kept[key] = encoded
+        while self._bytes > self._bytes_max:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= len(oldest.text)
+
+
+class ToolCache:
+    """Encoded tool declarations: a session's tools are the same objects from turn to turn."""
+
+    def __init__(self, encode: Callable[[ToolSpec], bytes]) -> None:
+        self._encode = encode
+        self._kept: list[tuple[tuple[ToolSpec, ...], list[bytes]]] = []
+
+    def encoded(self, specs: tuple[ToolSpec, ...]) -> list[bytes]:
+        for known, texts in self._kept:
+            if len(known) == len(specs) and all(map(is_, known, specs)):
+                return texts
+        texts = [self._encode(spec) for spec in specs]
+        self._kept.append((specs, texts))
+        del self._kept[:-_TOOL_SETS_KEPT]
+        return texts

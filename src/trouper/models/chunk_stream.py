@@ -1,0 +1,132 @@
+"""A connection's bytes as a reply's chunks, for any provider that streams server-sent events: the part of a client that is not pure.
+
+What the events mean is the business of a `ReplyReader`, one for each format.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol, Self
+
+import trio
+
+from trouper.core.messages import Json
+from trouper.models import wire_json
+from trouper.models._errors import ModelError, ModelFault, NetworkFault, ServerFault
+from trouper.models.chunks import Chunk, KeepAlive
+from trouper.models.http import ByteStream
+from trouper.models.sse import ServerEvent, SseReader
+
+#: How long the rest of a reply is waited for once the provider said how it ended: figures of usage may follow.
+TAIL_S = 5.0
+#: The same once its end marker has come: only the end of the body is wanted, so that the connection can serve again.
+END_S = 0.5
+
+
+class ReplyReader(Protocol):
+    """Makes chunks of a reply's events. `end` raises `NetworkFault` if the provider never said that it was done (L14)."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the provider has said how the reply ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end marker has come, after which nothing follows."""
+
+    def take(self, event: ServerEvent) -> list[Chunk]: ...
+
+    def take_whole(self, value: dict[str, Json]) -> list[Chunk]:
+        """A reply that came in one piece, from a gateway that does not stream."""
+
+    def end(self) -> list[Chunk]: ...
+
+
+class ChunkStream:
+    """A reply's chunks, as they come. Not a generator: one left half-way needs no clean-up of its own."""
+
+    def __init__(self, stream: ByteStream, reply: ReplyReader, provider: str, event_bytes_max: int) -> None:
+        self._stream = stream
+        self._reply = reply
+        self._provider = provider
+        self._reader = SseReader(event_bytes_max=event_bytes_max)
+        self._event_bytes_max = event_bytes_max
+        self._is_stream = not stream.headers.get("content-type", "").startswith(("application/json", "text/html"))
+        self._ready: deque[Chunk] = deque()
+        self._comments = 0
+        self._over = False
+        #: A fault that came after chunks which are not handed out yet; it waits for its turn.
+        self._fault: ModelError | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        ready = self._ready
+        while not ready:
+            if self._fault is not None:
+                raise self._fault
+            if self._over:
+                raise StopAsyncIteration
+            await self._fill()
+        return ready.popleft()
+
+    def take_ready(self) -> tuple[Chunk, ...]:
+        """What has arrived together with the last chunk and can be had without waiting."""
+        ready = tuple(self._ready)
+        self._ready.clear()
+        return ready
+
+    async def _fill(self) -> None:
+        try:
+            if not self._is_stream:
+                await self._take_whole()
+            elif piece := await self._receive():
+                for event in self._reader.feed(piece):
+                    self._ready.extend(self._reply.take(event))
+                if self._reader.comments != self._comments:
+                    self._comments = self._reader.comments
+                    self._ready.append(KeepAlive())
+            else:
+                self._take_end()
+        except ModelError as fault:
+            self._over = True
+            # Without the frames it came from: their variables hold what the provider sent, which may repeat the key.
+            self._fault = fault.with_traceback(None)
+
+    async def _receive(self) -> bytes:
+        if not self._reply.finished:
+            return await self._stream.receive()
+        with trio.move_on_after(END_S if self._reply.ended else TAIL_S):
+            try:
+                return await self._stream.receive()
+            except NetworkFault:
+                # The reply itself is complete.
+                pass
+        return b""
+
+    def _take_end(self) -> None:
+        self._over = True
+        for event in self._reader.finish():
+            try:
+                self._ready.extend(self._reply.take(event))
+            except ServerFault:
+                # The last event is cut short; whether that matters shows in what came before it.
+                break
+        self._ready.extend(self._reply.end())
+
+    async def _take_whole(self) -> None:
+        body = await self._stream.read_all(self._event_bytes_max)
+        try:
+            value = wire_json.decode(body)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            kind = self._stream.headers.get("content-type", "nothing")
+            raise ModelFault(
+                f"{self._provider} answered with {kind!r}, which is no stream of events; check base_url",
+                provider=self._provider,
+            )
+        self._over = True
+        self._ready.extend(self._reply.take_whole(value))
+        self._ready.extend(self._reply.end())

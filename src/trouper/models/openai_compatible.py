@@ -1,0 +1,176 @@
+"""Chat Completions: OpenAI, and the many servers that speak its language: Ollama, vLLM, llama.cpp, OpenRouter... (M13).
+
+    model = OpenAICompatible("gpt-5.6-sol")                                        # the key from OPENAI_API_KEY
+    model = OpenAICompatible("qwen3", base_url="http://localhost:11434/v1")        # Ollama: no key
+    model = OpenAICompatible("z-ai/glm-5", base_url="https://openrouter.ai/api/v1", api_key=ask_vault)
+
+What is said and meant is in `openai_request` and `openai_reply`, which are pure; here the two are joined to a connection. No retry, no deadline
+but that of connecting: the model call's actor has those.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from trouper._errors import ConfigError
+from trouper.core.messages import Json
+from trouper.models.chunk_stream import ChunkStream
+from trouper.models.hosts import is_local, is_loopback
+from trouper.models.http import CONNECT_TIMEOUT_S, Credential, Endpoint, Key, KeySource, key_from_environment
+from trouper.models.openai_errors import fault_of_reply
+from trouper.models.openai_reply import ChatReply
+from trouper.models.openai_request import ChatRequestBuilder, Dialect, Reasoning
+from trouper.models.protocol import ModelRequest
+from trouper.models.sse import EVENT_BYTES_MAX
+
+if TYPE_CHECKING:
+    import httpx
+
+BASE_URL = "https://api.openai.com/v1"
+KEY_VARIABLE = "OPENAI_API_KEY"
+BASE_URL_VARIABLE = "OPENAI_BASE_URL"
+_OLLAMA_PORT = 11434
+
+#: Tokens that fit, by the beginning of the model's name; the longest that matches counts. Other servers' models: `context_window=`.
+CONTEXT_WINDOWS: Mapping[str, int] = {
+    "gpt-6": 1_050_000,
+    "gpt-5.6": 1_050_000,
+    "gpt-5": 400_000,
+    "gpt-4.1": 1_047_576,
+    "gpt-4o": 128_000,
+    "o1": 200_000,
+    "o3": 200_000,
+    "o4": 200_000,
+}
+
+
+def window_of(model: str) -> int | None:
+    matching = [prefix for prefix in CONTEXT_WINDOWS if model.startswith(prefix)]
+    return CONTEXT_WINDOWS[max(matching, key=len)] if matching else None
+
+
+def provider_of(base_url: str) -> str:
+    """A short name for who is asked: what is opaque is returned to its own provider only, and this says who that is."""
+    parts = urlsplit(base_url)
+    host = parts.hostname or "unknown"
+    if host == "api.openai.com":
+        return "openai"
+    if host == "openrouter.ai" or host.endswith(".openrouter.ai"):
+        return "openrouter"
+    if is_local(host):
+        return "ollama" if parts.port == _OLLAMA_PORT else "local"
+    return host
+
+
+class OpenAICompatible:
+    """A `Model` that speaks Chat Completions. Safe to share between sessions; `aclose()` closes its idle connections."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: KeySource | None = None,
+        base_url: str | None = None,
+        config: Mapping[str, Json] | None = None,
+        provider: str | None = None,
+        reasoning: Reasoning = "auto",
+        stream_usage: bool = True,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        context_window: int | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        event_bytes_max: int = EVENT_BYTES_MAX,
+    ) -> None:
+        """`config`: fields of the body in the wire's own words, such as `{"reasoning_effort": "high"}`."""
+        if not model or not isinstance(model, str):
+            raise ConfigError(f"{model!r} is not a model's name; write one like 'gpt-5.6-sol'", model=model)
+        if reasoning not in ("auto", "always", "never"):
+            raise ConfigError(
+                f"reasoning {reasoning!r} is none of 'auto', 'always', 'never'; use one of these", reasoning=reasoning
+            )
+        from_environment = os.environ.get(BASE_URL_VARIABLE, "").strip() or None
+        address = base_url or from_environment or BASE_URL
+        self._model = model
+        self._window = context_window
+        self._event_bytes_max = event_bytes_max
+        self._provider = provider or provider_of(address)
+        self._builder = ChatRequestBuilder(
+            Dialect(
+                self._provider,
+                "max_completion_tokens" if self._provider == "openai" else "max_tokens",
+                reasoning,
+                stream_usage,
+            ),
+            config,
+        )
+        self._endpoint = Endpoint(
+            address,
+            provider=self._provider,
+            headers=headers,
+            proxy=proxy,
+            transport=transport,
+            connect_timeout_s=connect_timeout_s,
+        )
+        self._key = self._find_key(api_key, base_url is None or base_url == from_environment)
+
+    def _find_key(self, given: KeySource | None, chosen_by_environment: bool) -> Key | None:
+        host = urlsplit(self._endpoint.base_url).hostname or ""
+        trusted = chosen_by_environment or host == "api.openai.com" or is_loopback(host)
+        source = given if given is not None else key_from_environment([KEY_VARIABLE]) if trusted else None
+        if source is not None:
+            return Key(source, provider=self._provider, header="authorization", prefix="Bearer ")
+        if "authorization" in self._endpoint.header_names or "api-key" in self._endpoint.header_names or is_local(host):
+            return None
+        where = "set the environment variable OPENAI_API_KEY, or give api_key=" if trusted else "give api_key="
+        raise ConfigError(
+            f"{self._provider!r} needs an API key, and there is none: {where}; "
+            "a server of your own, such as Ollama at http://localhost:11434/v1, needs none: give its base_url=",
+            provider=self._provider,
+        )
+
+    @classmethod
+    def from_env(cls, model: str, **options: Any) -> Self:
+        """As the environment says, with the variables of OpenAI's own client: OPENAI_API_KEY and OPENAI_BASE_URL."""
+        return cls(model, **options)
+
+    def __repr__(self) -> str:
+        return f"OpenAICompatible({self._model!r}, base_url={self._endpoint.shown_url!r})"
+
+    @property
+    def name(self) -> str:
+        return f"{self._provider}:{self._model}"
+
+    @property
+    def context_window(self) -> int | None:
+        return self._window if self._window is not None else window_of(self._model.rsplit("/", 1)[-1])
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ChunkStream]:
+        body = self._builder.body(request, request.model or self._model)
+        credential = await self._credential()
+        async with self._endpoint.open("/chat/completions", body, credential, headers=_ACCEPT) as stream:
+            if stream.status != 200:
+                error = await stream.read_error()
+                raise fault_of_reply(self._provider, stream.status, error, stream.headers, credential)
+            yield ChunkStream(stream, ChatReply(self._provider, credential), self._provider, self._event_bytes_max)
+
+    async def _credential(self) -> Credential | None:
+        return await self._key.ask() if self._key is not None else None
+
+    async def aclose(self) -> None:
+        """Close the idle connections. The client may be used again."""
+        await self._endpoint.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+_ACCEPT = {"accept": "text/event-stream, application/json"}
