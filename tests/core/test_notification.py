@@ -106,9 +106,22 @@ def test_many_ends_in_one_idle_window_are_one_batch_oldest_first() -> None:
 
 
 def test_a_batch_has_a_bound_and_the_rest_follows() -> None:
-    notifications = run(n.Notifications(), *(queue(number) for number in range(25)))
-    notifications = run(notifications, n.DeliverNotifications(at=50.0))
+    notifications = run(n.Notifications(), *(queue(number) for number in range(n.BATCH_MAX + 5)))
+    notifications = run(notifications, n.DeliverNotifications(at=500.0))
     assert len(notifications.delivered) == n.BATCH_MAX and len(notifications.queued) == 5
+
+
+def test_a_large_batch_gives_up_bodies_and_mentions_everything() -> None:
+    """I31: one turn for all of them, within what a model can be given to read."""
+    many = [
+        n.QueueNotification(nid(number), "generic", f"title {number}", f"head {number} " + "x" * 7_000, at=0.0)
+        for number in range(200)
+    ]
+    notifications = run(n.Notifications(), *many)
+    notifications = run(notifications, n.DeliverNotifications(at=500.0))
+    prompt = n.prompt_text(notifications.delivered)
+    assert len(prompt) < 2 * n.PROMPT_MAX_CHARS
+    assert all(f"title: title {number}\n" in prompt and f"> head {number} " in prompt for number in range(200))
 
 
 def test_an_interrupt_requeues_in_the_old_place() -> None:

@@ -17,7 +17,8 @@ from trouper.core.messages import Outcome
 from trouper.core.notification import (
     AcknowledgeNotifications,
     NotificationCommand,
-    RecoverNotifications,
+    NotificationLimits,
+    NotificationState,
     RequeueNotifications,
 )
 from trouper.core.schedule import CompleteFire, RecoverFires, ScheduleCommand, ScheduledMessage
@@ -66,6 +67,7 @@ def spill(decision: Decision, command: SpillCall, call: Call) -> bool:
         call.request.arguments,
         budget_ms=command.budget_ms,
         reattachable=call.preparation.side_effect != "at_most_once",
+        call_attempt=call.attempt,
     )
     try:
         decide_task(decision, CreateTask(new, command.at, command.owner, command.active_in_runtime, command.limits))
@@ -83,7 +85,7 @@ def spilled_end(decision: Decision, command: DeliverResult) -> bool:
     for found in decision.state.tasks.live.values():
         if found.about.kind == "tool" and found.about.origin_call == command.call and found.attempt == 1:
             end = task_text.end_command(
-                found, 1, command.outcome, command.content, at=command.at, saved=command.full_output is not None
+                found, 1, command.outcome, command.content, at=command.at, saved=False, internal=command.internal
             )
             decide_task(decision, end)
             return True
@@ -134,14 +136,17 @@ def _tell_fire(decision: Decision, command: ActFire, text: str) -> None:
 # --- ends and beginnings ---
 
 
-def settle_carried(decision: Decision, carried: tuple[NotificationId, ...], stop_reason: str, at: float) -> None:
+def settle_carried(
+    decision: Decision, carried: tuple[NotificationId, ...], stop_reason: str, at: float, attempts: int
+) -> None:
     """The turn that carried them is over: done with, or to be told again (B15)."""
     pending = decision.state.notifications.pending
-    ids = tuple(id for id in carried if id in pending)
+    ids = tuple(id for id in carried if id in pending and pending[id].state is NotificationState.DELIVERED)
     if not ids:
         return
     if stop_reason in _REQUEUE:
-        decide_notification(decision, RequeueNotifications(ids, f"the turn ended as {stop_reason}", at))
+        limits = NotificationLimits(attempts=attempts)
+        decide_notification(decision, RequeueNotifications(ids, f"the turn ended as {stop_reason}", at, limits))
     else:
         decide_notification(decision, AcknowledgeNotifications(ids, at))
 
@@ -161,8 +166,13 @@ def recover(decision: Decision, command: Recover) -> None:
                     command.task_limits,
                 ),
             )
-    if decision.state.notifications.delivered:
-        decide_notification(decision, RecoverNotifications(command.at))
+    # What a resumed turn still carries is settled when that turn ends.
+    carried = decision.state.carrying
+    orphans = tuple(item.id for item in decision.state.notifications.delivered if item.id not in carried)
+    if orphans:
+        limits = NotificationLimits(attempts=command.notification_attempts)
+        gone = "the process that had delivered it ended"
+        decide_notification(decision, RequeueNotifications(orphans, gone, command.at, limits))
     if decision.state.schedules.active:
         decide_schedule(decision, RecoverFires(command.at))
 

@@ -9,7 +9,8 @@ from attrs import frozen
 from trouper.core.calls import Preparation
 from trouper.core.ids import CallId, ScheduleId, TaskId
 from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, Outcome, Usage
-from trouper.core.notification import NotificationCommand
+from trouper.core.notification import DEFAULT_LIMITS as NOTIFICATION_LIMITS
+from trouper.core.notification import NotificationCommand, NotificationLimits
 from trouper.core.schedule import ScheduleCommand
 from trouper.core.settings import Compaction, TurnOptions
 from trouper.core.task_events import TaskCommand
@@ -179,6 +180,7 @@ class Recover:
     reattachable: tuple[TaskId, ...] = ()
     active_in_runtime: int = 1
     task_limits: TaskLimits = TASK_LIMITS
+    notification_attempts: int = 16
 
 
 @frozen
@@ -207,6 +209,7 @@ class DeliverDue:
 
     at: float
     options: TurnOptions
+    limits: NotificationLimits = NOTIFICATION_LIMITS
 
 
 @frozen

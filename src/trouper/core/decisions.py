@@ -69,7 +69,13 @@ from trouper.core.events import (
 )
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import NO_USAGE, Fault, Media, Message, Outcome, Part, ProviderPart, Text, Thinking
-from trouper.core.notification import DeliverNotifications, NotificationCommand, prompt_text
+from trouper.core.notification import (
+    DeliverNotifications,
+    ExpireNotifications,
+    NotificationCommand,
+    NotificationsDelivered,
+    prompt_text,
+)
 from trouper.core.schedule import ScheduleCommand
 from trouper.core.session import Event, Phase, State, Turn
 from trouper.core.settings import TurnOptions
@@ -258,8 +264,12 @@ def _deliver_due(decision: Decision, command: DeliverDue) -> None:
     """All that is queued goes to the model in one turn (I26, I31)."""
     if decision.state.phase is not Phase.IDLE:
         return
-    background.decide_notification(decision, DeliverNotifications(command.at))
-    carried = decision.state.notifications.delivered
+    background.decide_notification(decision, ExpireNotifications(command.at, command.limits))
+    background.decide_notification(decision, DeliverNotifications(command.at, limits=command.limits))
+    # Others may be out too, with a host that takes them itself (B16).
+    last = decision.events[-1] if decision.events else None
+    ids = last.ids if isinstance(last, NotificationsDelivered) else ()
+    carried = tuple(decision.state.notifications.pending[id] for id in ids)
     if carried:
         decision.emit(InputReceived(prompt_text(carried), command.at, kind="notification"))
     if carried or (decision.state.queue and not decision.state.held):
@@ -353,9 +363,10 @@ def _end_turn(
 
 def _ended(decision: Decision, event: TurnEnded) -> None:
     carried = decision.state.carrying
+    attempts = decision.state.in_turn.options.notification_attempts
     decision.emit(event)
     if carried:
-        background.settle_carried(decision, carried, event.stop_reason, event.at)
+        background.settle_carried(decision, carried, event.stop_reason, event.at, attempts)
 
 
 def _draft(turn: Turn) -> Message | None:

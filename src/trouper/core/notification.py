@@ -28,7 +28,11 @@ from trouper.core.task_record import Task
 
 #: Settled notifications that the state keeps for lists and for their dedupe keys; the journal has all of them.
 SETTLED_MAX = 256
-BATCH_MAX = 20
+#: Past this a batch takes no more: the rest comes with the next one.
+BATCH_MAX = 256
+#: What one batch may cost the model to read. Bodies give way, headings do not: everything is mentioned (I31).
+PROMPT_MAX_CHARS = 64_000
+_BODY_MIN_CHARS = 80
 #: Generic notifications past this are refused; those of runs and schedules never are, since runs and schedules are themselves limited.
 QUEUE_MAX = 1_000
 TITLE_MAX_CHARS = 300
@@ -473,6 +477,7 @@ PROMPT_TAIL = "[end of notifications]"
 def prompt_text(batch: tuple[Notification, ...]) -> str:
     """What the model reads of a batch (B17). Each line of foreign text is quoted, so that no body can forge a marker."""
     lines = [PROMPT_HEAD]
+    share = max(_BODY_MIN_CHARS, PROMPT_MAX_CHARS // max(1, len(batch)))
     for item in batch:
         lines.append(f"[notification] {_one_line(item.kind.replace('_', ' '))}")
         lines.append(f"id: {item.id}")
@@ -482,7 +487,7 @@ def prompt_text(batch: tuple[Notification, ...]) -> str:
         if item.schedule_id is not None:
             lines.append(f"schedule: {item.schedule_id}")
         lines.append(f"title: {_one_line(item.title)}")
-        lines += [f"> {line}" for line in item.body.splitlines()]
+        lines += [f"> {line}" for line in task_text.clip(item.body, share).splitlines()]
     lines.append(PROMPT_TAIL)
     return "\n".join(lines)
 

@@ -621,5 +621,5 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
 def _execution(found: Task, key: WorkKey) -> WorkKey:
     """A spilled call's first attempt is the execution that runs already, under the key that it always had (B2)."""
     if key[0] == "run" and found.about.kind == "tool" and found.attempt == 1:
-        return ("call", found.about.origin_call, 1)
+        return ("call", found.about.origin_call, found.about.metadata.get("call_attempt", 1))
     return key

@@ -94,6 +94,17 @@ class Limits:
     approval_s: float = 3_600.0
     runs_per_session: int = 5
     runs_per_runtime: int = 64
+    #: How often a background run says that it is alive (B8).
+    heartbeat_s: float = 10.0
+    #: How long ended tasks are kept before a sweep archives them; 0: for ever (B13).
+    task_retention_s: float = 30 * 86_400.0
+    #: Deliveries of one notification before it is given up; 0: no cap (B14).
+    notification_attempts: int = 16
+    #: Age at which a queued notification is given up; 0: never.
+    notification_expire_s: float = 0.0
+    schedules_per_session: int = 5
+    #: The shortest time between two fires of a schedule (B18).
+    schedule_interval_s: float = 60.0
     mailbox: int = 1_024
     subscriber_events: int = 8_192
     queued_inputs: int = 64
@@ -121,3 +132,5 @@ class TurnOptions:
     call_cap: int | None = None
     #: JSON Schema that the final text must follow.
     schema: Mapping[str, Json] | None = None
+    #: How often the notifications that it carries may be delivered in all.
+    notification_attempts: int = 16

@@ -302,6 +302,7 @@ def _report(tasks: Tasks, command: _Report) -> tuple[TaskEvent, ...]:
                     result=command.result,
                     result_path=command.result_path,
                     error=command.error,
+                    internal=command.internal,
                 ),
             )
         case _:

@@ -143,6 +143,8 @@ class EndTask:
     result: Json = None
     result_path: str | None = None
     error: Fault | None = None
+    #: What went wrong inside, for the journal and the log; never shown to the model (L20, B9).
+    internal: str | None = None
 
 
 @frozen
@@ -274,6 +276,7 @@ class TaskEnded:
     result: Json = None
     result_path: str | None = None
     error: Fault | None = None
+    internal: str | None = None
 
 
 @frozen

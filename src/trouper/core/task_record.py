@@ -209,6 +209,12 @@ class Page:
     #: Hand it back as `before` for the next page; `None` at the end.
     before: tuple[float, TaskId] | None = None
 
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
 
 def listing(
     tasks: Iterable[Task],

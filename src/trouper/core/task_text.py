@@ -26,6 +26,7 @@ def spilled_task(
     *,
     budget_ms: int,
     reattachable: bool,
+    call_attempt: int = 1,
 ) -> NewTask:
     """The record of a call that took longer than the turn waits for it (B3)."""
     return NewTask(
@@ -40,7 +41,13 @@ def spilled_task(
         ),
         requested_by="inline budget",
         tags=("tool-call", tool),
-        metadata={"call_id": call_id, "tool": tool, "arguments": arguments, "budget_ms": budget_ms},
+        metadata={
+            "call_id": call_id,
+            "tool": tool,
+            "arguments": arguments,
+            "budget_ms": budget_ms,
+            "call_attempt": call_attempt,
+        },
         origin_call=call_id,
     )
 
@@ -130,7 +137,16 @@ def end_of(outcome: Outcome, content: Json) -> End:
             return "interrupted"
 
 
-def end_command(task: Task, attempt: int, outcome: Outcome, content: Json, *, at: float, saved: bool = True) -> EndTask:
+def end_command(
+    task: Task,
+    attempt: int,
+    outcome: Outcome,
+    content: Json,
+    *,
+    at: float,
+    saved: bool = True,
+    internal: str | None = None,
+) -> EndTask:
     """How a run's end is reported: state, summary, error, and the result if it is short. `content` is what the model may see (L20, B9)."""
     end = end_of(outcome, content)
     return EndTask(
@@ -142,6 +158,7 @@ def end_command(task: Task, attempt: int, outcome: Outcome, content: Json, *, at
         result=content if end == "succeeded" and len(shown(content)) <= RESULT_KEPT_CHARS else None,
         result_path=result_path(task.about) if saved else None,
         error=None if end == "succeeded" else Fault(_fault_kind(outcome), clip(_failure(content), SUMMARY_MAX_CHARS)),
+        internal=internal,
     )
 
 
