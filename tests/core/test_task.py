@@ -401,7 +401,13 @@ def test_a_spilled_call_makes_a_task_that_says_all_about_itself() -> None:
     about = spilled_task(
         TaskId("task_1"), SESSION, CallId("call_1_0_0"), "dig", {"depth": 2}, budget_ms=300, reattachable=False
     )
-    assert about.metadata == {"call_id": "call_1_0_0", "tool": "dig", "arguments": {"depth": 2}, "budget_ms": 300}
+    assert about.metadata == {
+        "call_id": "call_1_0_0",
+        "tool": "dig",
+        "arguments": {"depth": 2},
+        "budget_ms": 300,
+        "call_attempt": 1,
+    }
     assert about.origin_call == "call_1_0_0" and about.requested_by and about.tags == ("tool-call", "dig")
     assert "300 ms" in about.instructions and about.tool == "dig" and about.directory == ".background/task_1"
     assert "300 ms" in spill_progress("dig", 300)
