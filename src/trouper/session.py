@@ -25,7 +25,7 @@ from trouper.core.events import CompactionEnded, TurnEnded
 from trouper.core.ids import CallId
 from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
-from trouper.core.session import Phase
+from trouper.core.session import Phase, State
 from trouper.models.protocol import Model
 from trouper.subscription import Subscription
 
@@ -167,6 +167,11 @@ class Session:
 
     @property
     def _state(self) -> Any:
+        return self._actor.state
+
+    @property
+    def state(self) -> State:
+        """The whole state as of now: a frozen value, the fold of the session's events."""
         return self._actor.state
 
     # -- talking
