@@ -224,13 +224,7 @@ def map_blocks(message: Message, before: Message, without_thinking: bool) -> lis
             blocks = [block for part in message.parts for block in _user_block(part)]
             return blocks or [{"type": "text", "text": _NOTHING_SAID}]
         case "assistant":
-            ids = wire_ids(message)
-            blocks = [
-                block
-                for part in message.parts
-                if not (without_thinking and isinstance(part, Thinking))
-                for block in _assistant_block(part, ids)
-            ]
+            blocks = _assistant_blocks(message, without_thinking)
             # Thinking alone is no message.
             return blocks if any(block["type"] not in ("thinking", "redacted_thinking") for block in blocks) else []
 
@@ -244,6 +238,23 @@ def _user_block(part: object) -> list[dict[str, Any]]:
             return [media_block(part)]
         case _:
             return []
+
+
+def _assistant_blocks(message: Message, without_thinking: bool) -> list[dict[str, Any]]:
+    ids = wire_ids(message)
+    blocks: list[dict[str, Any]] = []
+    sealable = False
+    for part in message.parts:
+        if isinstance(part, Text) and not part.text and _tagged(part.opaque):
+            # What came with the end of a text block (citations) is a part of its own, and belongs to the text before it.
+            if sealable:
+                blocks[-1] |= _own(part.opaque)
+            sealable = False
+        elif not (without_thinking and isinstance(part, Thinking)):
+            new = _assistant_block(part, ids)
+            sealable = isinstance(part, Text) and bool(new)
+            blocks += new
+    return blocks
 
 
 def _assistant_block(part: object, ids: Mapping[CallId, str]) -> list[dict[str, Any]]:

@@ -148,7 +148,7 @@ class ChatReply:
         chunks: list[Chunk] = []
         self._seal_reasoning(chunks)
         if self._refused:
-            # Closes the text so far as a refusal: it goes back under that name.
+            # Says of the text before it that it was a refusal: it goes back under that name.
             chunks.append(TextChunk("", Opaque(self._provider, {"refusal": True})))
         for call in self._calls:
             if call.started:

@@ -224,13 +224,20 @@ def assistant_message(message: Message, dialect: Dialect) -> dict[str, Any]:
     ids = wire_ids(message)
     text: list[str] = []
     refusal: list[str] = []
+    #: Text of which it is not yet known what it is.
+    open_text: list[str] = []
     calls: list[Json] = []
     reasoning: dict[str, Json] = {}
     rest: dict[str, Any] = {}
     for part in message.parts:
         match part:
-            case Text():
-                (refusal if _own(part.opaque, dialect).get("refusal") else text).append(part.text)
+            case Text(said, opaque):
+                if said:
+                    open_text.append(said)
+                if "refusal" in (own := _own(opaque, dialect)) or (opaque is not None and not said):
+                    # What came with the end of a text says what the text was.
+                    (refusal if own.get("refusal") else text).extend(open_text)
+                    open_text.clear()
             case Thinking():
                 _add_reasoning(reasoning, part, dialect)
             case ToolCall():
@@ -239,13 +246,13 @@ def assistant_message(message: Message, dialect: Dialect) -> dict[str, Any]:
                 rest |= _own(opaque, dialect)
             case _:
                 pass
-    said = "".join(text)
+    content = "".join([*text, *open_text])
     if dialect.reasoning == "auto" and not calls and "reasoning_details" not in reasoning:
         reasoning = {}
-    if not (said or refusal or calls or rest):
+    if not (content or refusal or calls or rest):
         return {}
     out: dict[str, Any] = {"role": "assistant", **rest, **reasoning}
-    out["content"] = said if said or not (calls or refusal) else None
+    out["content"] = content if content or not (calls or refusal) else None
     if refusal:
         out["refusal"] = "".join(refusal)
     if calls:
