@@ -14,6 +14,7 @@ import collections
 import contextlib
 import functools
 import math
+import time
 from collections.abc import Callable
 from types import TracebackType
 
@@ -30,6 +31,8 @@ from trouper.journal.sync_thread import Flight, SyncThread
 GATHER_BYTES = 256 * 1024
 #: Durable entries that nobody waits for are sent within this time (J2).
 GATHER_S = 0.005
+#: A task that waits in place again and again lets the others run this often.
+TURN_S = 0.002
 #: Buffered entries are sent within this time; J1 allows 1 s until they are safe.
 BUFFERED_S = 0.5
 #: How often a journal on a full disk looks whether there is space again.
@@ -97,6 +100,8 @@ class JournalWriter:
         self._simulated: Batch | None = None
         # How many waited when the last flight landed, besides the one that may have held it.
         self._crowd = 0
+        # When the scheduler had its last turn from a task that waits in place.
+        self._turned = 0.0
         self._waiting: list[tuple[int, trio.lowlevel.Task]] = []
         self._failure: JournalFailed | None = None
         # How soon the task of `run` will look at what is pending by itself; `_wake` makes it look now.
@@ -297,8 +302,11 @@ class JournalWriter:
         if flight is None:
             return
         try:
-            # The turn of the scheduler that we owe the others costs nothing while the disk is busy.
-            await trio.lowlevel.cancel_shielded_checkpoint()
+            now = time.perf_counter()
+            if self._crowd or now - self._turned > TURN_S:
+                # The others are owed a turn of the scheduler; while the disk is busy it costs little.
+                self._turned = now
+                await trio.lowlevel.cancel_shielded_checkpoint()
         finally:
             if not self._waiting and self._hold(flight):
                 self._held += 1

@@ -168,9 +168,11 @@ class Log:
         self._less_recent: dict[str, int] = {}
         # Invariant: framed <= last; pending holds exactly the entries framed+1 ... last.
         self._pending: list[Entry] = []
-        self._pending_bytes = 0
-        self._pending_durable = 0
-        self._last = recovery.last
+        self.pending_bytes = 0
+        #: How many entries that want a sync wait to be taken.
+        self.pending_durable = 0
+        #: The sequence given out last.
+        self.last = recovery.last
         self._framed = recovery.last
         self._checksum = checksum
         # Invariant: synced <= written <= framed. Written by `commit` only.
@@ -189,27 +191,13 @@ class Log:
         return self.recovery.epoch
 
     @property
-    def last(self) -> int:
-        """The sequence given out last."""
-        return self._last
-
-    @property
     def durable(self) -> int:
         """Up to here, records have what their level promises: synced at `fsync`, written at the others."""
         return self._synced if self.level == "fsync" else self._written
 
     @property
-    def pending_bytes(self) -> int:
-        return self._pending_bytes
-
-    @property
     def pending_count(self) -> int:
         return len(self._pending)
-
-    @property
-    def pending_durable(self) -> int:
-        """How many entries that want a sync wait to be taken."""
-        return self._pending_durable
 
     # -- appending
 
@@ -222,11 +210,11 @@ class Log:
             raise self.refusal
         if self.degraded and entry.opens:
             raise self._full()
-        if self._pending_bytes > PENDING_BYTES_MAX:
+        if self.pending_bytes > PENDING_BYTES_MAX:
             raise JournalBehind(
-                f"the disk of the journal {self.root!r} is behind by {self._pending_bytes} bytes; send less at once, or use a faster disk",
+                f"the disk of the journal {self.root!r} is behind by {self.pending_bytes} bytes; send less at once, or use a faster disk",
                 root=self.root,
-                pending_bytes=self._pending_bytes,
+                pending_bytes=self.pending_bytes,
             )
         if self._redact is not None:
             entry = attrs.evolve(entry, head=self._redact(entry.head), body=self._redact(entry.body))
@@ -241,12 +229,12 @@ class Log:
             )
         if len(self._recent) >= RECENT_IDS_MAX:
             self._less_recent, self._recent = self._recent, {}
-        self._last = seq = self._last + 1
+        self.last = seq = self.last + 1
         self._recent[entry.id] = seq
         self._pending.append(entry)
-        self._pending_bytes += len(head) + len(body) + 48
+        self.pending_bytes += len(head) + len(body) + 48
         if entry.durable:
-            self._pending_durable += 1
+            self.pending_durable += 1
             if self.level != "fsync":
                 self.flush()
         return seq
@@ -256,12 +244,12 @@ class Log:
         pending = self._pending
         if not pending:
             return None
-        if self._pending_bytes > BATCH_BYTES_MAX:
+        if self.pending_bytes > BATCH_BYTES_MAX:
             pending = self._cut_pending()
         else:
             self._pending = []
-            self._pending_bytes = 0
-            self._pending_durable = 0
+            self.pending_bytes = 0
+            self.pending_durable = 0
         checksum, seq = self._checksum, self._framed
         mark = b"+" if self._synced == seq else b""
         lines: list[bytes] = []
@@ -292,8 +280,8 @@ class Log:
             if size >= BATCH_BYTES_MAX:
                 break
         taken, self._pending = self._pending[:count], self._pending[count:]
-        self._pending_bytes -= size
-        self._pending_durable = sum(entry.durable for entry in self._pending)
+        self.pending_bytes -= size
+        self.pending_durable = sum(entry.durable for entry in self._pending)
         return taken
 
     def commit(self, batch: Batch, *, sync: bool = True) -> None:

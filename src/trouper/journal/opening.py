@@ -51,7 +51,7 @@ from trouper.journal.layout import Layout, read_layout
 from trouper.journal.log import RECENT_IDS_MAX, RESERVE_BYTES, Level, LiveSegment, Log, Recovery, Torn
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.journal.reader import check_root, damaged, opening_error
-from trouper.journal.segment import Damage, Segment, Tail, judge_tail, scan_after, scan_segment
+from trouper.journal.segment import Block, Damage, Segment, Tail, judge_tail, scan_after, scan_segment
 from trouper.journal.snapshots import newest_snapshot, remove_temporary_snapshots
 
 #: After a restart, at least so many of the last event ids are known still (I14).
@@ -260,18 +260,18 @@ class _Opening:
                 scan = scan_segment(file, segment)
             gaps = 0
             known: set[bytes] = set()
-            latest: collections.deque[list[tuple[int, bytes]]] = collections.deque()
+            latest: collections.deque[Block] = collections.deque()
             held = 0
             for block in scan.blocks():
-                streams.update(dict.fromkeys(streams_in((payload for _, payload in block), known)))
-                if len(block) == 1 and is_gap(block[0][1]):  # A gap comes in a block of its own.
+                streams.update(dict.fromkeys(streams_in(block.payloads, known)))
+                if len(block.payloads) == 1 and is_gap(block.payloads[0]):
                     gaps += 1
                 latest.append(block)
-                held += len(block)
-                while held - len(latest[0]) >= RECENT_IDS_MAX:
-                    held -= len(latest.popleft())
+                held += len(block.payloads)
+                while held - len(latest[0].payloads) >= RECENT_IDS_MAX:
+                    held -= len(latest.popleft().payloads)
             for block in latest:
-                for seq, payload in block:
+                for seq, payload in enumerate(block.payloads, block.first):
                     recent[id_of(payload)] = seq
             tail = None
             if footer is not None and (

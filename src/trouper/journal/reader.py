@@ -23,7 +23,7 @@ from trouper.journal.files import read_whole
 from trouper.journal.format import blob_of, is_gap, stream_of
 from trouper.journal.layout import Layout, read_layout
 from trouper.journal.memory_disk import MemoryDisk
-from trouper.journal.segment import Damage, RawRecord, Scan, Segment, judge_tail, look_at, scan_after
+from trouper.journal.segment import Block, Damage, RawRecord, Scan, Segment, judge_tail, look_at, scan_after
 
 
 def damaged(root: str, damage: Damage) -> JournalDamaged:
@@ -63,7 +63,7 @@ class Reader:
                     after = max(after, footer.last)
                     continue
                 for block in self._blocks(found, after):
-                    for seq, payload in block:
+                    for seq, payload in enumerate(block.payloads, block.first):
                         after = seq
                         # A gap concerns whoever reads: nobody knows whose records it held.
                         if stream is None or (mark in payload and stream_of(payload) == stream) or is_gap(payload):
@@ -85,7 +85,7 @@ class Reader:
         live = self.layout().live
         return live is not None and live.header.first > after and live.size > live.header_bytes
 
-    def _blocks(self, segment: Segment, after: int) -> Iterator[list[tuple[int, bytes]]]:
+    def _blocks(self, segment: Segment, after: int) -> Iterator[Block]:
         file = self.open_segment(segment)
         try:
             if segment.archive:
@@ -95,10 +95,10 @@ class Reader:
                 segment = inner
             scan = scan_after(file, segment, after)
             for block in scan.blocks():
-                if block[0][0] <= after:
-                    block = [record for record in block if record[0] > after]
-                if block:
+                if block.first > after:
                     yield block
+                elif block.last > after:
+                    yield Block(after + 1, block.payloads[after + 1 - block.first :])
             damage = end_damage(file, segment, scan)
             if damage is not None:
                 raise damaged(self.root, damage)
@@ -108,8 +108,7 @@ class Reader:
     def raw(self, segment: Segment) -> Iterator[bytes]:
         """The payloads of one segment as they stand there, blobs not resolved."""
         for block in self._blocks(segment, 0):
-            for _, payload in block:
-                yield payload
+            yield from block.payloads
 
     def open_segment(self, segment: Segment) -> File:
         """The file of a segment; that of an archived one is unpacked into memory."""

@@ -31,7 +31,7 @@ from trouper.journal.format import (
 )
 from trouper.journal.reader import Reader, open_reader, opening_error
 from trouper.journal.salvage import Dropped, Gap, Salvage
-from trouper.journal.segment import Damage
+from trouper.journal.segment import Block, Damage
 
 
 @attrs.frozen
@@ -93,8 +93,8 @@ def _records(
     last = 0
     open_end: Gap | None = None
     for found in salvage.walk():
-        if isinstance(found, list):
-            for seq, payload in found:
+        if isinstance(found, Block):
+            for seq, payload in enumerate(found.payloads, found.first):
                 blob = blob_of(payload)
                 if blob is not None:
                     body = check_blob(disk, reader.root, blob[0], blob[1], stream_of(payload))
@@ -104,7 +104,7 @@ def _records(
                         continue
                     keep_blob(blob[0], body)
                 yield seq, payload, None
-            last = found[-1][0]
+            last = found.last
         elif isinstance(found, Dropped):
             gap = Gap(found.first, found.last, Damage(reader.root, 0, "dropped by an explicit command", found.sessions))
             yield found.last, _payload(gap), gap

@@ -126,7 +126,7 @@ def _check(reader: Reader, segment: Segment) -> set[str]:
     try:
         scan = scan_segment(file, segment)
         for block in scan.blocks():
-            for _, payload in block:
+            for payload in block.payloads:
                 _note_blob(payload, named)
         damage = end_damage(file, segment, scan)
     finally:

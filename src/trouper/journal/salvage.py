@@ -16,7 +16,7 @@ from trouper.journal._errors import JournalDamaged
 from trouper.journal.disk import File
 from trouper.journal.format import is_gap, parse_line, stream_of
 from trouper.journal.reader import Reader, look_inside
-from trouper.journal.segment import Damage, Scan, Segment, judge_tail, scan_segment
+from trouper.journal.segment import Block, Damage, Scan, Segment, judge_tail, scan_segment
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ class Dropped:
     sessions: tuple[str, ...]
 
 
-Found = list[tuple[int, bytes]] | Gap | TornTail | Dropped
+Found = Block | Gap | TornTail | Dropped
 
 
 class Salvage:
@@ -125,7 +125,7 @@ class Salvage:
         footer = segment.footer
         while True:
             for block in scan.blocks():
-                self.last, self.checksum = block[-1][0], scan.checksum
+                self.last, self.checksum = block.last, scan.checksum
                 yield block
             self.last, self.checksum = max(self.last, scan.last), scan.checksum
             if scan.problem is None:
@@ -148,15 +148,15 @@ class Salvage:
             gap, taken, scan = found
             yield gap
             self.last = gap.last
-            if taken:
-                self.last = taken[-1][0]
+            if taken is not None:
+                self.last = taken.last
                 yield taken
         if footer is not None and (scan.last, scan.checksum) != (footer.last, footer.checksum):
             damage = Damage(segment.path, scan.offset, "the records end before the footer says", footer.streams)
             yield self._gap_until(footer.last, damage)
             self.checksum = footer.checksum
 
-    def _resume(self, file: File, segment: Segment, scan: Scan) -> tuple[Gap, list[tuple[int, bytes]], Scan] | None:
+    def _resume(self, file: File, segment: Segment, scan: Scan) -> tuple[Gap, Block | None, Scan] | None:
         """Behind a bad place: the gap, what can be taken without proof, and a scan from where the chain holds again."""
         size = segment.records_end
         rest = file.pread(size - scan.offset, scan.offset)
@@ -176,12 +176,12 @@ class Salvage:
                     continue
                 gap = Gap(scan.last + 1, line.last, self._damage(segment, scan, {stream_of(line.payload): None}))
                 again = Scan(file, scan.offset + position, size, line.last, line.checksum)
-                return gap, [], again
+                return gap, None, again
             streams[stream_of(line.payload)] = None
             if not _is_json(line.payload) or is_gap(line.payload):
                 continue
             gap = Gap(scan.last + 1, line.first - 1, self._damage(segment, scan, streams), unverified=line.last)
-            return gap, [(line.last, line.payload)], after
+            return gap, Block(line.last, [line.payload]), after
         return None
 
     def _damage(self, segment: Segment, scan: Scan, streams: dict[str, None]) -> Damage:

@@ -34,6 +34,17 @@ class RawRecord(NamedTuple):
     payload: bytes
 
 
+class Block(NamedTuple):
+    """Records in a row: the sequence of the first, and their payloads."""
+
+    first: int
+    payloads: list[bytes]
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.payloads) - 1
+
+
 @attrs.frozen
 class Damage:
     """Bytes that are wrong or gone. `sessions` are those known to have records there; empty means that nobody can say."""
@@ -130,8 +141,8 @@ class Scan:
         self.problem: str | None = None
         self.records = 0
 
-    def blocks(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Lists of (sequence, payload), each verified, one list for each block read."""
+    def blocks(self) -> Iterator[Block]:
+        """The records, each verified, one block of them for each block read. A gap line is a block of its own."""
         position = self.offset
         rest = b""
         while position < self.end:
@@ -144,25 +155,26 @@ class Scan:
             lines = (rest + block if rest else block).split(b"\n")
             rest = lines.pop()
             while lines:
+                first = self.last + 1
                 found = self._check(lines)
                 if found:
                     self.records += len(found)
-                    yield found
+                    yield Block(first, found)
                 if self.problem is None:
                     break
                 del lines[: len(found)]
                 gap = self._pass_gap(lines.pop(0))
                 if gap is None:
                     return
-                yield [gap]
+                yield gap
             if len(rest) > LINE_BYTES_MAX and not rest.startswith(b"#"):
                 self.problem = "a line is longer than a record may be"
                 return
         if rest:
             self.problem = "the last line is not whole"
 
-    def _check(self, lines: list[bytes]) -> list[tuple[int, bytes]]:
-        found: list[tuple[int, bytes]] = []
+    def _check(self, lines: list[bytes]) -> list[bytes]:
+        found: list[bytes] = []
         add = found.append
         last, checksum, offset = self.last, self.checksum, self.offset
         try:
@@ -183,13 +195,13 @@ class Scan:
                 last += 1
                 checksum = now
                 offset += len(line) + 1
-                add((last, payload))
+                add(payload)
         except ValueError:
             self.problem = "a line has not the form of a record"
         self.last, self.checksum, self.offset = last, checksum, offset
         return found
 
-    def _pass_gap(self, raw: bytes) -> tuple[int, bytes] | None:
+    def _pass_gap(self, raw: bytes) -> Block | None:
         """Step over a gap line that `repair` wrote; None if the line that stopped the scan is none, or a wrong one."""
         line = parse_line(raw)
         if line is None or not line.gap:
@@ -201,7 +213,7 @@ class Scan:
         self.last, self.checksum = line.last, line.checksum
         self.offset += len(raw) + 1
         self.records += 1
-        return line.last, line.payload
+        return Block(line.last, [line.payload])
 
 
 def scan_segment(file: File, segment: Segment) -> Scan:

@@ -11,7 +11,7 @@ from trouper.journal.disk import Disk, OsDisk
 from trouper.journal.format import blob_of, stream_of
 from trouper.journal.reader import open_reader
 from trouper.journal.salvage import Gap, Salvage, TornTail
-from trouper.journal.segment import Damage
+from trouper.journal.segment import Block, Damage
 from trouper.journal.snapshots import newest_snapshot
 
 
@@ -44,9 +44,9 @@ def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
     torn: TornTail | None = None
     checked: set[str] = set()
     for found in salvage.walk():
-        if isinstance(found, list):
-            records += len(found)
-            for _, payload in found:
+        if isinstance(found, Block):
+            records += len(found.payloads)
+            for payload in found.payloads:
                 # Few records end in a digit and a brace; those of a blob do.
                 if payload[-2] <= 0x39 and (blob := blob_of(payload)) is not None and blob[0] not in checked:
                     checked.add(blob[0])
