@@ -1,0 +1,194 @@
+"""What `trouper chat` shows. On a terminal: text scrolls up, and below it stay the line that is being spoken, a status line and what the user types.
+Without one: plain lines, in order."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Protocol
+
+from trouper.cli.line_editor import LineEditor
+from trouper.cli.terminal import Terminal, clean, clean_line
+
+PROMPT = "> "
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+class Screen(Protocol):
+    def say(self, text: str, *styles: str) -> None:
+        """One finished line (or several)."""
+
+    def stream(self, text: str, *styles: str) -> None:
+        """More of what is being spoken."""
+
+    def end_stream(self) -> None: ...
+
+    def status(self, text: str) -> None:
+        """What goes on now; empty: nothing."""
+
+    def tick(self) -> None:
+        """Some time has passed: a spinner may turn."""
+
+    def submitted(self, line: str) -> None:
+        """The user has sent this line."""
+
+    def redraw(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PlainScreen:
+    """For pipes, files and dumb terminals."""
+
+    def __init__(self, out: Terminal) -> None:
+        self._out = out
+        self._open = False
+
+    def say(self, text: str, *styles: str) -> None:
+        self.end_stream()
+        self._out.line(self._out.style(clean(text), *styles))
+        self._out.stream.flush()
+
+    def stream(self, text: str, *styles: str) -> None:
+        shown = clean(text)
+        if shown:
+            self._out.stream.write(shown)
+            self._out.stream.flush()
+            self._open = not shown.endswith("\n")
+
+    def end_stream(self) -> None:
+        if self._open:
+            self._out.line()
+            self._out.stream.flush()
+            self._open = False
+
+    def status(self, text: str) -> None:
+        pass
+
+    def tick(self) -> None:
+        pass
+
+    def submitted(self, line: str) -> None:
+        self.say(f"{PROMPT}{line}")
+
+    def redraw(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.end_stream()
+
+
+class TerminalScreen:
+    """Draws the bottom of the terminal anew whenever something changes. No row is ever wider than the terminal, so rows can be counted."""
+
+    def __init__(self, out: Terminal, editor: LineEditor) -> None:
+        from rich.cells import cell_len, chop_cells
+
+        self._out = out
+        self._editor = editor
+        self._cells, self._chop = cell_len, chop_cells
+        self._partial = ""
+        self._styles: tuple[str, ...] = ()
+        self._status = ""
+        self._frames = cycle(_FRAMES)
+        self._frame = next(self._frames)
+        #: Rows of the bottom block above the one with the cursor.
+        self._above = 0
+        self._drawn = False
+        self._open = True
+
+    def say(self, text: str, *styles: str) -> None:
+        rows = self._ended()
+        for line in clean(text).split("\n"):
+            rows += [self._out.style(row, *styles) for row in self._wrapped(line)]
+        self._draw(rows)
+
+    def stream(self, text: str, *styles: str) -> None:
+        rows = self._ended() if styles != self._styles else []
+        self._styles = styles
+        *finished, self._partial = (self._partial + clean(text)).split("\n")
+        for line in finished:
+            rows += [self._out.style(row, *styles) for row in self._wrapped(line)]
+        # What has outgrown its row is finished, but for the last word, which may still grow.
+        *full, self._partial = self._wrapped(self._partial)
+        rows += [self._out.style(row, *styles) for row in full]
+        self._draw(rows)
+
+    def end_stream(self) -> None:
+        if self._partial:
+            self._draw(self._ended())
+
+    def _ended(self) -> list[str]:
+        rows = [self._out.style(self._partial, *self._styles)] if self._partial else []
+        self._partial, self._styles = "", ()
+        return rows
+
+    def status(self, text: str) -> None:
+        if text != self._status:
+            self._status = text
+            self._draw([])
+
+    def tick(self) -> None:
+        if self._status:
+            self._frame = next(self._frames)
+            self._draw([])
+
+    def submitted(self, line: str) -> None:
+        self.say(f"{PROMPT}{line}", "bold")
+
+    def redraw(self) -> None:
+        self._draw([])
+
+    def close(self) -> None:
+        """Leave the cursor below everything, on a line of its own."""
+        rows = self._ended()
+        self._open = False
+        self._draw(rows)
+
+    # -- drawing
+
+    @property
+    def _room(self) -> int:
+        return max(10, self._out.width - 1)
+
+    def _wrapped(self, line: str) -> list[str]:
+        """Rows of at most the terminal's width, broken between words where that is possible."""
+        rows: list[str] = []
+        line = line.expandtabs(4)
+        while self._cells(line) > self._room:
+            head = self._chop(line, self._room)[0]
+            space = head.rfind(" ")
+            cut = space + 1 if space > 0 else len(head)
+            rows.append(line[:cut].rstrip())
+            line = line[cut:]
+        return [*rows, line]
+
+    def _draw(self, finished: list[str]) -> None:
+        pieces = []
+        if self._drawn:
+            pieces.append("\r" + (f"\x1b[{self._above}A" if self._above else "") + "\x1b[J")
+        pieces += [f"{row}\r\n" for row in finished]
+        self._above, self._drawn = 0, False
+        if self._open:
+            above = []
+            if self._partial:
+                above.append(self._out.style(self._partial, *self._styles))
+            if self._status:
+                above.append(self._out.style(clean_line(f"{self._frame} {self._status}", self._room), "dim"))
+            pieces += [f"{row}\r\n" for row in above]
+            pieces.append(self._typed_row())
+            self._above, self._drawn = len(above), True
+        self._out.stream.write("".join(pieces))
+        self._out.stream.flush()
+
+    def _typed_row(self) -> str:
+        """The prompt and the part of the line around the cursor that fits."""
+        room = self._room - len(PROMPT)
+        before = clean(self._editor.text[: self._editor.cursor]).replace("\n", "⏎").replace("\t", " ")
+        after = clean(self._editor.text[self._editor.cursor :]).replace("\n", "⏎").replace("\t", " ")
+        while self._cells(before) > room - 1:
+            before = before[max(1, len(before) // 4) :]
+        left = room - self._cells(before)
+        while self._cells(after) > left:
+            after = after[:-1]
+        back = self._cells(after)
+        return f"{self._out.style(PROMPT, 'bold')}{before}{after}" + (f"\x1b[{back}D" if back else "")

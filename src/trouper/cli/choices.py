@@ -1,0 +1,115 @@
+"""Models and tools by name, as the command line and `trouper.toml` give them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from trouper._errors import ConfigError, UsageError
+from trouper.models.protocol import Model
+from trouper.tools.contract import Tool
+
+PROVIDERS = ("gemini", "openai", "anthropic", "simulated")
+
+
+def model_named(name: str, *, delay_s: float = 0.0) -> Model:
+    """`gemini:MODEL`, `openai:MODEL`, `anthropic:MODEL`, or `simulated`, which needs no key. `delay_s`: between the simulated model's words."""
+    provider, _, model = name.partition(":")
+    match provider:
+        case "simulated":
+            from trouper.models.simulated import Simulated
+
+            return Simulated(delay_s=delay_s)
+        case "gemini":
+            from trouper.models.gemini import Gemini
+
+            return Gemini(model) if model else Gemini()
+        case "openai":
+            from trouper.models.openai_compatible import OpenAICompatible
+
+            return OpenAICompatible(_required(provider, model))
+        case "anthropic":
+            from trouper.models.anthropic import Anthropic
+
+            return Anthropic(_required(provider, model))
+        case _:
+            raise UsageError(
+                f"there is no model {name!r}; write gemini:NAME, openai:NAME, anthropic:NAME, or simulated", model=name
+            )
+
+
+def _required(provider: str, model: str) -> str:
+    if not model:
+        raise UsageError(f"which model of {provider}? write {provider}:NAME", provider=provider)
+    return model
+
+
+def tools_named(names: Iterable[str], near: Path | None = None) -> list[Tool]:
+    """`default` (the default set), a built-in tool by name, a Python file or a module: every tool that is defined there.
+
+    Files are looked for from where we are, then from `near`, the root whose configuration names them.
+    """
+    found: dict[str, Tool] = {}
+    for name in names:
+        for tool in _tools(name, near):
+            if found.setdefault(tool.name, tool) is not tool:
+                raise ConfigError(
+                    f"two tools are named {tool.name!r}, the second from {name!r}; leave one out", tool=tool.name
+                )
+    return list(found.values())
+
+
+def _tools(name: str, near: Path | None) -> list[Tool]:
+    from trouper.tools.builtin import BUILTIN, default_tools
+
+    if name == "default":
+        return list(default_tools())
+    if name in BUILTIN:
+        return [BUILTIN[name]]
+    if name.endswith(".py"):
+        return _defined_in(_from_file(name, near), name)
+    if "." in name or importlib.util.find_spec(name) is not None:
+        try:
+            return _defined_in(importlib.import_module(name), name)
+        except ImportError as error:
+            raise ConfigError(f"the tools {name!r} cannot be imported: {error}; check the name", tools=name) from None
+    import difflib
+
+    close = difflib.get_close_matches(name, BUILTIN, 1)
+    hint = f"did you mean {close[0]!r}?" if close else "give `default`, a built-in tool, a Python file or a module"
+    raise UsageError(f"there are no tools {name!r}; {hint}", tools=name)
+
+
+def _from_file(name: str, near: Path | None) -> ModuleType:
+    places = [Path(name), *([near / name] if near is not None else [])]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise UsageError(f"there is no file {name!r} with tools; check the path", tools=name)
+    module_name = f"trouper_tools_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Annotations written as text are looked up by the module's name.
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # The user's code may raise anything.
+        del sys.modules[module_name]
+        raise ConfigError(
+            f"the tools in {str(path)!r} cannot be loaded: {type(error).__name__}: {error}; correct the file"
+        ) from error
+    return module
+
+
+def _defined_in(module: ModuleType, name: str) -> list[Tool]:
+    tools = [value for _, value in inspect.getmembers(module, lambda value: isinstance(value, Tool))]
+    if not tools:
+        raise ConfigError(f"{name!r} defines no tools; decorate some functions with @trouper.tool", tools=name)
+    # The order in which they were defined, so that the model is told of them in the order of the file.
+    order = {id(value): position for position, value in enumerate(vars(module).values())}
+    return sorted({tool.name: tool for tool in tools}.values(), key=lambda tool: order.get(id(tool), 0))

@@ -1,0 +1,150 @@
+"""The control socket: how a command changes something in a root that another process owns.
+
+`trouper chat` and `trouper run` serve `<root>/control.sock`, a Unix socket of mode 0600 in a directory of mode 0700. One JSON object a line each way; see `requests`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from trouper import codec
+from trouper._errors import TrouperError, WorldError
+from trouper.core.messages import Json
+
+NAME = "control.sock"
+LINE_BYTES_MAX = 1_048_576
+CLIENTS_MAX = 16
+#: A client that sends nothing for so long is let go.
+IDLE_S = 30.0
+#: How long a command waits for the owner's answer.
+ANSWER_S = 30.0
+
+Answer = Callable[[Json], Awaitable[dict[str, Json]]]
+
+
+class OwnerUnreachable(WorldError):
+    """A process owns the root, and takes no commands."""
+
+    exit_code = 75
+
+
+@contextlib.contextmanager
+def _address(root: Path) -> Any:
+    """An address of the socket that is short whatever the root's path: Unix sockets have room for about 100 bytes."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}" if os.path.isdir("/proc/self/fd") else str(root)
+    finally:
+        os.close(descriptor)
+
+
+@asynccontextmanager
+async def serving(root: Path, answer: Answer) -> AsyncIterator[None]:
+    """Answer requests inside this block. The caller owns the root's lock, so whatever socket is there is a dead process's."""
+    listener = _listen(root)
+    slots = trio.CapacityLimiter(CLIENTS_MAX)
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def accept() -> None:
+                while True:
+                    stream, _ = await listener.accept()
+                    if slots.available_tokens < 1 or not _is_ours(stream):
+                        stream.close()
+                        continue
+                    nursery.start_soon(_serve, trio.SocketStream(stream), answer, slots)
+
+            nursery.start_soon(accept)
+            yield
+            nursery.cancel_scope.cancel()
+    finally:
+        listener.close()
+        with contextlib.suppress(OSError):
+            os.unlink(root / NAME)
+
+
+def _listen(root: Path) -> trio.socket.SocketType:
+    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _address(root) as place:
+            # Made under another name: nobody can connect before its mode is right.
+            building = f"{NAME}.{os.getpid()}"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(root / building)
+            plain.bind(f"{place}/{building}")
+            os.chmod(root / building, 0o600)
+            plain.listen(CLIENTS_MAX)
+            os.rename(root / building, root / NAME)
+        plain.setblocking(False)
+        return trio.socket.from_stdlib_socket(plain)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _is_ours(stream: trio.socket.SocketType) -> bool:
+    """Whether the other side is the same user, where the system can say."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, uid, _ = struct.unpack("3i", stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return bool(uid == os.getuid())
+
+
+async def _serve(stream: trio.SocketStream, answer: Answer, slots: trio.CapacityLimiter) -> None:
+    async with slots, stream:
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while (line := await _line(stream)) is not None:
+                try:
+                    request = codec.loads(line)
+                except TrouperError:
+                    return
+                await stream.send_all(codec.dumps(await answer(request)) + b"\n")
+
+
+async def _line(stream: trio.SocketStream) -> bytes | None:
+    """The next line; None at the end, after a long silence, or if it is too long to be a request."""
+    received = bytearray()
+    with trio.move_on_after(IDLE_S):
+        while not received.endswith(b"\n"):
+            data = await stream.receive_some(65_536)
+            received += data
+            if not data or len(received) > LINE_BYTES_MAX:
+                return None
+        return bytes(received)
+    return None
+
+
+def ask_owner(root: Path, request: Json) -> dict[str, Json] | None:
+    """The owner's answer to a request; None if nobody listens. Blocks."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
+        plain.settimeout(ANSWER_S)
+        try:
+            with _address(root) as place:
+                plain.connect(f"{place}/{NAME}")
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            return None
+        try:
+            plain.sendall(codec.dumps(request) + b"\n")
+            received = bytearray()
+            while not received.endswith(b"\n"):
+                data = plain.recv(65_536)
+                if not data:
+                    raise OwnerUnreachable(
+                        f"the process that owns {str(root)!r} hung up; look whether it still runs, then try again"
+                    )
+                received += data
+        except TimeoutError:
+            raise OwnerUnreachable(
+                f"the process that owns {str(root)!r} did not answer within {ANSWER_S:g} s; try again"
+            ) from None
+    answer: dict[str, Json] = codec.loads(bytes(received))
+    return answer

@@ -1,0 +1,128 @@
+"""Running a root from the command line: its configuration, its runtime, its control socket, and signals; and changing one that somebody else runs."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from trouper import codec
+from trouper._errors import TrouperError
+from trouper.cli.arguments import Parser
+from trouper.cli.choices import model_named, tools_named
+from trouper.cli.configuration import Configuration, read_configuration
+from trouper.cli.control import OwnerUnreachable, ask_owner, serving
+from trouper.cli.endings import INTERRUPTED, STOPPED, Stopped
+from trouper.cli.owner import owner_of
+from trouper.cli.requests import answered
+from trouper.core.messages import Json
+from trouper.journal import JournalLocked, open_reader
+from trouper.runtime import Runtime, open_runtime
+
+
+def add_agent(parser: Parser) -> None:
+    """What the commands that run an agent share."""
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="gemini:..., openai:..., anthropic:..., or simulated (default: trouper.toml's, else simulated)",
+    )
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    add_tools(parser)
+
+
+def add_tools(parser: Parser) -> None:
+    parser.add_argument(
+        "--tools",
+        action="append",
+        metavar="NAME",
+        help="`default`, a built-in tool, a Python file or a module with tools; may be repeated",
+    )
+
+
+@asynccontextmanager
+async def hosting(
+    root: Path, options: argparse.Namespace, *, delay_s: float = 0.0
+) -> AsyncIterator[tuple[Runtime, Configuration]]:
+    """The root's runtime with its control socket."""
+    configuration = read_configuration(root)
+    model = model_named(configuration.model_name(options.model), delay_s=delay_s)
+    async with _opened(root, configuration, options.tools, model) as runtime:
+        async with serving(root, lambda request: answered(runtime, request)):
+            yield runtime, configuration
+
+
+@asynccontextmanager
+async def _opened(
+    root: Path, configuration: Configuration, tools: Sequence[str] | None, model: object = None
+) -> AsyncIterator[Runtime]:
+    async with open_runtime(
+        root,
+        model=model,  # type: ignore[arg-type]
+        tools=tools_named(configuration.tools if tools is None else tools, root),
+        limits=configuration.limits,
+        budget=configuration.budget,
+        durability=configuration.durability,
+        policies=configuration.policies,
+    ) as runtime:
+        yield runtime
+
+
+async def wait_signal() -> int:
+    """Wait for SIGINT or SIGTERM; returns the exit code that it stands for. A caller that handles SIGINT otherwise catches it first."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for number in signals:
+            return INTERRUPTED if number == signal.SIGINT else STOPPED
+    raise AssertionError("signals never end")
+
+
+@asynccontextmanager
+async def ended_by_signals() -> AsyncIterator[None]:
+    """A signal cancels the block, and what it holds is closed in order; then the program ends with the signal's code."""
+    code: list[int] = []
+
+    async def watch(scope: trio.CancelScope) -> None:
+        code.append(await wait_signal())
+        scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, nursery.cancel_scope)
+        yield
+        nursery.cancel_scope.cancel()
+    if code:
+        raise Stopped(code[0])
+
+
+def change(root: Path, request: Json, tools: Sequence[str] | None = None) -> dict[str, Json]:
+    """Have something changed in a root: by its owner, or, when nobody owns it, by opening it for a moment."""
+    open_reader(root)  # A missing or unreadable journal is named as such; nothing is made.
+    answer = ask_owner(root, request)
+    if answer is None:
+        owner = owner_of(root)
+        if owner is not None:
+            who = f"process {owner}" if owner else "another process"
+            raise OwnerUnreachable(
+                f"{who} owns {str(root)!r} and takes no commands; do it in that program, or stop it first",
+                root=str(root),
+                pid=owner,
+            )
+        try:
+            answer = trio.run(_change_here, root, request, tools)
+        except JournalLocked:
+            answer = ask_owner(root, request)  # Somebody was faster.
+            if answer is None:
+                raise
+    if not answer.pop("ok", False):
+        failed = TrouperError(str(answer.get("error")))
+        failed.exit_code = int(answer.get("exit_code") or 1)
+        raise failed
+    return answer
+
+
+async def _change_here(root: Path, request: Json, tools: Sequence[str] | None) -> dict[str, Json]:
+    async with _opened(root, read_configuration(root), tools) as runtime:
+        return await answered(runtime, codec.loads(codec.dumps(request)))

@@ -1,0 +1,162 @@
+"""One line being typed: bytes of a terminal in, finished lines and keys out. Pure: reads nothing, draws nothing.
+
+A terminal could edit lines by itself, but then nobody would know what stands half-typed on it when a notification has to be shown.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from enum import Enum
+from typing import TypeAlias
+
+from attrs import frozen
+
+HISTORY_MAX = 500
+LINE_MAX = 1_000_000
+_PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[@-~]|O[A-Za-z]|[^\[O])")
+
+
+@frozen
+class Typed:
+    """A line was finished with Enter."""
+
+    text: str
+
+
+class Key(Enum):
+    END = "end of input"
+    REDRAW = "redraw"
+
+
+Action: TypeAlias = Typed | Key
+
+
+class LineEditor:
+    """The line as it stands: `text`, and where the cursor is in it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.cursor = 0
+        self.history: list[str] = []
+        self._place: int | None = None
+        self._kept = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._waiting = ""
+        self._pasting = False
+
+    def feed(self, data: bytes) -> list[Action]:
+        """Take what was typed; sequences and characters may come in pieces."""
+        self._waiting += self._decoder.decode(data)
+        actions: list[Action] = []
+        while self._waiting:
+            if self._pasting:
+                if not self._take_paste():
+                    break
+            elif self._waiting[0] == "\x1b":
+                found = _SEQUENCE.match(self._waiting)
+                if found is None:
+                    if len(self._waiting) > 32:  # No sequence is that long: drop the escape.
+                        self._waiting = self._waiting[1:]
+                        continue
+                    break
+                self._waiting = self._waiting[found.end() :]
+                self._sequence(found[0])
+            else:
+                character, self._waiting = self._waiting[0], self._waiting[1:]
+                action = self._character(character)
+                if action is not None:
+                    actions.append(action)
+        return actions
+
+    def _take_paste(self) -> bool:
+        """Pasted text is text, line ends included; False if its end has not come yet."""
+        pasted, mark, rest = self._waiting.partition(_PASTE_ENDS)
+        if not mark:
+            return False
+        self._insert(
+            "".join(c for c in pasted.replace("\r\n", "\n").replace("\r", "\n") if c in "\n\t" or c.isprintable())
+        )
+        self._waiting, self._pasting = rest, False
+        return True
+
+    def _sequence(self, sequence: str) -> None:
+        match sequence:
+            case "\x1b[200~":
+                self._pasting = True
+            case "\x1b[D" | "\x1bOD":
+                self.cursor = max(0, self.cursor - 1)
+            case "\x1b[C" | "\x1bOC":
+                self.cursor = min(len(self.text), self.cursor + 1)
+            case "\x1b[A" | "\x1bOA":
+                self._recall(-1)
+            case "\x1b[B" | "\x1bOB":
+                self._recall(1)
+            case "\x1b[H" | "\x1bOH" | "\x1b[1~":
+                self.cursor = 0
+            case "\x1b[F" | "\x1bOF" | "\x1b[4~":
+                self.cursor = len(self.text)
+            case "\x1b[3~":
+                self._delete(self.cursor, self.cursor + 1)
+            case _:
+                pass
+
+    def _character(self, character: str) -> Action | None:
+        match character:
+            case "\r" | "\n":
+                return self._finish()
+            case "\x04":  # Ctrl-D
+                if not self.text:
+                    return Key.END
+                self._delete(self.cursor, self.cursor + 1)
+            case "\x7f" | "\x08":
+                self._delete(self.cursor - 1, self.cursor)
+            case "\x01":
+                self.cursor = 0
+            case "\x05":
+                self.cursor = len(self.text)
+            case "\x15":  # Ctrl-U
+                self._delete(0, self.cursor)
+            case "\x0b":  # Ctrl-K
+                self._delete(self.cursor, len(self.text))
+            case "\x17":  # Ctrl-W
+                before = self.text[: self.cursor].rstrip()
+                self._delete(before.rfind(" ") + 1, self.cursor)
+            case "\x0c":
+                return Key.REDRAW
+            case _ if character.isprintable() or character == "\t":
+                self._insert(character)
+            case _:
+                pass
+        return None
+
+    def clear(self) -> None:
+        self.text, self.cursor, self._place = "", 0, None
+
+    def _finish(self) -> Typed:
+        text = self.text
+        self.clear()
+        if text.strip() and (not self.history or self.history[-1] != text):
+            self.history.append(text)
+            del self.history[:-HISTORY_MAX]
+        return Typed(text)
+
+    def _insert(self, text: str) -> None:
+        text = text[: max(0, LINE_MAX - len(self.text))]
+        self.text = self.text[: self.cursor] + text + self.text[self.cursor :]
+        self.cursor += len(text)
+
+    def _delete(self, start: int, end: int) -> None:
+        start = max(0, start)
+        self.text = self.text[:start] + self.text[end:]
+        self.cursor = min(start, len(self.text))
+
+    def _recall(self, step: int) -> None:
+        place = len(self.history) if self._place is None else self._place
+        if self._place is None:
+            self._kept = self.text
+        place = max(0, min(len(self.history), place + step))
+        self._place = None if place == len(self.history) else place
+        self.text = self._kept if self._place is None else self.history[place]
+        self.cursor = len(self.text)

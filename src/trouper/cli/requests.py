@@ -1,0 +1,101 @@
+"""What the command line can ask of the process that owns a root: small JSON requests, carried out on its runtime.
+
+    {"do": "cancel", "session": "main", "id": "task_..."}      ->  {"ok": true}
+                                                               ->  {"ok": false, "error": "...", "exit_code": 2}
+
+The same function serves the owner's control socket and a command that opens the root itself because nobody has it open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trouper._errors import TrouperError, UsageError
+from trouper.core.ids import NotificationId, ScheduleId
+from trouper.core.messages import Json
+from trouper.core.notification import AcknowledgeNotifications, DeliverNotifications, NotificationState
+from trouper.core.schedule import CancelSchedule, CreateSchedule, ScheduledMessage, ScheduledRun, parse_when
+from trouper.runtime import Runtime
+from trouper.session import Session
+
+
+async def answered(runtime: Runtime, request: Json) -> dict[str, Json]:
+    """Carry out one request; a mistake is an answer too."""
+    try:
+        return {"ok": True, **await perform(runtime, request)}
+    except TrouperError as error:
+        return {"ok": False, "error": error.message, "exit_code": error.exit_code}
+
+
+async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
+    if not isinstance(request, Mapping) or not isinstance(request.get("do"), str):
+        raise UsageError('a request is an object with "do"; see design/guides/command-line.md')
+    match request["do"]:
+        case "ping":
+            return {"pid": runtime.environment.pid}
+        case "cancel":
+            await (await _session(runtime, request)).cancel(_text(request, "id"), _text(request, "reason", ""))
+        case "interrupt":
+            await (await _session(runtime, request)).interrupt(_text(request, "reason", ""))
+        case "send":
+            await (await _session(runtime, request)).send(_text(request, "text"))
+        case "close":
+            await (await _session(runtime, request)).close(_text(request, "reason", ""))
+        case "acknowledge":
+            await _acknowledge(runtime, await _session(runtime, request), _text(request, "id"))
+        case "schedule":
+            return await _schedule(runtime, await _session(runtime, request), request)
+        case "unschedule":
+            session = await _session(runtime, request)
+            now = runtime.environment.now()
+            await session._ask(CancelSchedule(ScheduleId(_text(request, "id")), now, _text(request, "reason", "")))
+        case unknown:
+            raise UsageError(f"there is no request {unknown!r}; the two programs may be of different versions")
+    return {}
+
+
+async def _session(runtime: Runtime, request: Mapping[str, Any]) -> Session:
+    name = _text(request, "session")
+    if not any(known.id == name for known in runtime.sessions()):
+        raise UsageError(f"there is no session {name!r}; `trouper sessions` lists them", session=name)
+    return await runtime.session(name)
+
+
+async def _acknowledge(runtime: Runtime, session: Session, id: str) -> None:
+    """Whoever acknowledges on the command line has read it: it is taken from the queue first, if it still waits there."""
+    found = session.state.notifications.get(id)
+    if found is None:
+        raise UsageError(
+            f"session {session.id!r} has no notification {id!r}; `trouper notifications` lists them", id=id
+        )
+    ids = (NotificationId(id),)
+    now = runtime.environment.now()
+    if found.state is NotificationState.QUEUED:
+        await session._ask(DeliverNotifications(now, ids))
+    await session._ask(AcknowledgeNotifications(ids, now))
+
+
+async def _schedule(runtime: Runtime, session: Session, request: Mapping[str, Any]) -> dict[str, Json]:
+    now = runtime.environment.now()
+    when = parse_when(now=now, cron=request.get("cron"), at=request.get("at"), zone=request.get("zone"))
+    tool = request.get("tool")
+    action: ScheduledRun | ScheduledMessage
+    if tool:
+        action = ScheduledRun(str(tool), request.get("arguments") or {}, _text(request, "title", ""))
+    else:
+        action = ScheduledMessage(_text(request, "message"))
+    id = ScheduleId(runtime.environment.ids.new("schedule_"))
+    title = _text(request, "title", "") or (f"Run {tool}" if tool else _text(request, "message")[:60])
+    await session._ask(CreateSchedule(id, title, when, action, now, request.get("missed") or "once"))
+    return {"id": id}
+
+
+_REQUIRED = object()
+
+
+def _text(request: Mapping[str, Any], name: str, default: Any = _REQUIRED) -> str:
+    value = request.get(name, default)
+    if value is _REQUIRED or not isinstance(value, str):
+        raise UsageError(f'the request {request["do"]!r} needs "{name}" as text')
+    return value

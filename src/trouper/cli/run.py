@@ -1,0 +1,149 @@
+"""`trouper run "prompt"`: one turn, for scripts. The reply goes to stdout, everything else to stderr; the exit code says how the turn ended.
+
+0 the model is done, 1 the turn failed, 3 it stopped short (budget, max_steps, max_tokens), 4 the model refused, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from trouper import codec
+from trouper._errors import UsageError
+from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
+from trouper.cli.hosting import add_agent, ended_by_signals, hosting
+from trouper.cli.terminal import Terminal, clean, clean_line
+from trouper.core.events import CallEnded, ModelReplied
+from trouper.core.live import LiveEvent, TextDelta
+from trouper.core.session import Phase
+from trouper.session import Session, TurnResult
+
+_SHORT = frozenset({"budget", "max_steps", "max_tokens"})
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="trouper run", description=__doc__)
+    parser.add_argument("prompt", help="what to ask; - reads it from stdin")
+    parser.add_argument("--session", metavar="ID", help="go on with this session (default: a new one)")
+    parser.add_argument(
+        "--attach", action="append", default=[], metavar="FILE", help="send a file along; may be repeated"
+    )
+    parser.add_argument("--wait", action="store_true", help="stay until background work has ended and was told of")
+    add_agent(parser)
+    add_root(parser)
+    add_json(parser)
+    options = parser.parse_args(arguments)
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    if not prompt.strip():
+        raise UsageError("the prompt is empty; say something")
+    return trio.run(_run, options, prompt)
+
+
+async def _run(options: argparse.Namespace, prompt: str) -> int:
+    root = root_of(options)
+    async with ended_by_signals():
+        async with hosting(root, options) as (runtime, configuration):
+            session = await runtime.session(options.session, system=options.system or configuration.system)
+            result = await _turn(session, prompt, options)
+            if options.wait:
+                await _wait_background(session, options)
+    return code_of(result)
+
+
+async def _turn(session: Session, prompt: str, options: argparse.Namespace) -> TurnResult:
+    out = Terminal()
+    spoken = ""
+    async with session.turn(prompt, attachments=options.attach) as turn:
+        async for event in turn:
+            if options.json:
+                out.json({"session": session.id, **as_json(event)})
+                continue
+            spoken = _tell(out, event, spoken)
+    result = turn.result
+    assert result is not None
+    if options.json:
+        out.json({"type": "result", "session": session.id, **result_json(result)})
+    else:
+        if spoken and not spoken.endswith("\n"):
+            out.line()
+        if result.error is not None:
+            say(f"the turn failed ({result.error.kind}): {result.error.message}")
+        elif code_of(result):
+            say(f"the turn ended early: {result.stop_reason}{f' ({result.detail})' if result.detail else ''}")
+    return result
+
+
+def _tell(out: Terminal, event: Any, spoken: str) -> str:
+    """The reply as it comes; tool calls as one line each on stderr, for people who watch."""
+    match event:
+        case TextDelta(text=text):
+            text = clean(text)
+            out.stream.write(text)
+            out.stream.flush()
+            return spoken + text
+        case ModelReplied(message=message) if message.calls:
+            if spoken and not spoken.endswith("\n"):
+                out.line()
+            out.stream.flush()
+            if sys.stderr.isatty():
+                for call in message.calls:
+                    print(clean_line(f"calls {call.name}", 100), file=sys.stderr, flush=True)
+            return ""
+        case CallEnded(outcome=outcome, task=task) if sys.stderr.isatty():
+            print(f"  {outcome.value}{f', goes on as {task}' if task else ''}", file=sys.stderr, flush=True)
+    return spoken
+
+
+async def _wait_background(session: Session, options: argparse.Namespace) -> None:
+    """Until no task is left, every notification was told, and nothing is running."""
+    out = Terminal()
+    with session.watch() as events:
+        if is_quiet(session):
+            return
+        async for event in events:
+            if options.json:
+                out.json({"session": session.id, **as_json(event)})
+            elif isinstance(event, ModelReplied) and event.message.text.strip():
+                out.line(clean(event.message.text))
+            if is_quiet(session):
+                return
+
+
+def is_quiet(session: Session) -> bool:
+    """Whether nothing goes on, and nothing is about to begin by itself."""
+    state = session.state
+    waiting = any(note.wake for note in state.notifications.pending.values())
+    return state.phase is Phase.IDLE and not state.queue and not state.tasks.live and not waiting
+
+
+def as_json(event: Any) -> dict[str, Any]:
+    """An event as a program reads it: `type` and its fields; live ones too."""
+    if isinstance(event, LiveEvent.__args__):
+        return {"type": type(event).__name__, "live": True, **codec.to_json(event)}
+    return codec.event_to_json(event)
+
+
+def result_json(result: TurnResult) -> dict[str, Any]:
+    return {
+        "text": result.text,
+        "stop_reason": result.stop_reason,
+        "steps": result.steps,
+        "usage": codec.to_json(result.usage),
+        "error": None if result.error is None else codec.to_json(result.error),
+        "detail": result.detail,
+    }
+
+
+def code_of(result: TurnResult) -> int:
+    if result.stop_reason == "interrupt":
+        return INTERRUPTED
+    if result.stop_reason in _SHORT:
+        return STOPPED_SHORT
+    if result.stop_reason == "refusal":
+        return REFUSED
+    return TURN_FAILED if result.error is not None else 0
