@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,10 +15,44 @@ from trouper.actors.environment import Environment
 from trouper.codec import Record
 from trouper.core.history import problems
 from trouper.journal.memory_disk import MemoryDisk
+from trouper.journal.reader import Reader
 from trouper.testing.invariants import check_invariants, records_of
 from trouper.testing.sources import CountedIds, VirtualWall, seeded
 
-OpenChecked = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+class OpenChecked:
+    """`open_runtime` in memory. Its journal is checked at the end, and so is every request that its model was sent (I5).
+
+    pytest-trio takes a clock only from a test's own arguments, so a test asks for `autojump_clock` as well.
+    """
+
+    def __init__(self, clock: trio.testing.MockClock, journal: list[Record]) -> None:
+        self.journal = journal
+        self.wall = VirtualWall(clock)
+        self.ids = CountedIds()
+        self._clock = clock
+
+    @asynccontextmanager
+    async def __call__(self, model: Any = None, *, complete: bool = True, **settings: Any) -> AsyncIterator[Runtime]:
+        settings = {"durability": "memory", "disk": MemoryDisk(), "environment": self.environment(), **settings}
+        root = settings.pop("root", "/state")
+        assert trio.current_time() == self._clock.current_time(), "ask for autojump_clock in the test's own arguments"
+        async with open_runtime(root, model=model, **settings) as runtime:
+            yield runtime
+            await trio.testing.wait_all_tasks_blocked()
+        self.check(settings["disk"], root, settings.get("limits"), complete)
+        for request in getattr(model, "requests", ()):
+            assert not problems(request.messages), f"an invalid request: {problems(request.messages)}"
+        assert not getattr(model, "open_streams", 0), "a stream was left open (I21)"
+
+    def environment(self) -> Environment:
+        return Environment(now=lambda: self.wall() / 1000, ids=self.ids, random=seeded(0, "jitter"), pid=1)
+
+    def check(self, disk: Any, root: str = "/state", limits: Limits | None = None, complete: bool = True) -> None:
+        """Every invariant that shows in a journal, over all of it."""
+        self.journal[:] = records_of(Reader(disk, root))
+        wrong = check_invariants(self.journal, limits=limits, complete=complete)
+        assert not wrong, "\n".join(map(str, wrong))
 
 
 @pytest.fixture
@@ -29,31 +63,4 @@ def journal() -> list[Record]:
 
 @pytest.fixture
 def open_checked(autojump_clock: trio.testing.MockClock, journal: list[Record]) -> OpenChecked:
-    """`open_runtime` in memory. Its journal is checked at the end, and so is every request that its scripted model was sent (I5)."""
-
-    @asynccontextmanager
-    async def opened(model: Any = None, *, complete: bool = True, **settings: Any) -> AsyncIterator[Runtime]:
-        wall = VirtualWall(autojump_clock)
-        settings.setdefault("durability", "memory")
-        settings.setdefault("disk", MemoryDisk())
-        settings.setdefault(
-            "environment",
-            Environment(now=lambda: wall() / 1000, ids=CountedIds(), random=seeded(0, "jitter"), pid=1),
-        )
-        async with open_runtime("/state", model=model, **settings) as runtime:
-            yield runtime
-            await trio.testing.wait_all_tasks_blocked()
-        journal[:] = read_journal(settings["disk"])
-        wrong = check_invariants(journal, limits=settings.get("limits") or Limits(), complete=complete)
-        assert not wrong, "\n".join(map(str, wrong))
-        for request in getattr(model, "requests", ()):
-            assert not problems(request.messages), f"an invalid request: {problems(request.messages)}"
-        assert not getattr(model, "open_streams", 0), "a stream was left open (I21)"
-
-    return opened
-
-
-def read_journal(disk: Any, root: str = "/state") -> list[Record]:
-    from trouper.journal.reader import Reader
-
-    return list(records_of(Reader(disk, root)))
+    return OpenChecked(autojump_clock, journal)

@@ -34,7 +34,7 @@ async def look(n: int = 0) -> dict[str, int]:
     return {"n": n}
 
 
-async def test_a_turn_takes_a_prompt_attachments_a_system_prompt_and_the_history(open_checked, tmp_path):
+async def test_a_turn_takes_a_prompt_attachments_a_system_prompt_and_the_history(autojump_clock, open_checked, tmp_path):
     """L1"""
     picture = tmp_path / "a.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n....")
@@ -54,7 +54,7 @@ async def test_a_turn_takes_a_prompt_attachments_a_system_prompt_and_the_history
 
 
 @pytest.mark.parametrize("stop", ["end_turn", "max_tokens", "refusal", "stop_sequence", "a_word_of_next_year"])
-async def test_a_turn_ends_once_with_the_providers_own_stop_reason(open_checked, journal, stop):
+async def test_a_turn_ends_once_with_the_providers_own_stop_reason(autojump_clock, open_checked, journal, stop):
     """L1"""
     async with open_checked(Scripted([reply("So be it.", stop=stop)])) as runtime:
         session = await runtime.session("s")
@@ -63,7 +63,7 @@ async def test_a_turn_ends_once_with_the_providers_own_stop_reason(open_checked,
     assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == [stop]
 
 
-async def test_a_refusal_says_why(open_checked):
+async def test_a_refusal_says_why(autojump_clock, open_checked):
     """L1, M9"""
     model = Scripted([(TextChunk("No."), Done("refusal", "SAFETY"))])
     async with open_checked(model) as runtime:
@@ -71,7 +71,7 @@ async def test_a_refusal_says_why(open_checked):
     assert (result.stop_reason, result.detail) == ("refusal", "SAFETY")
 
 
-async def test_a_failed_turn_is_a_result_with_a_classified_error(open_checked, journal):
+async def test_a_failed_turn_is_a_result_with_a_classified_error(autojump_clock, open_checked, journal):
     """L1: `error`, with a classified error; api.md: `ask` raises only for misuse."""
     async with open_checked(Scripted([fail(AuthFailed("the key is wrong"))])) as runtime:
         session = await runtime.session("s")
@@ -84,7 +84,7 @@ async def test_a_failed_turn_is_a_result_with_a_classified_error(open_checked, j
     assert len(recorded(journal, TurnEnded)) == 1
 
 
-async def test_a_turn_ends_as_max_steps_after_eight_steps(open_checked, journal):
+async def test_a_turn_ends_as_max_steps_after_eight_steps(autojump_clock, open_checked, journal):
     """L2: the default cap is 8."""
     counter = iter(range(100))
     model = Scripted([lambda request: reply(call("look", n=next(counter)))], exhausted="repeat")
@@ -95,7 +95,7 @@ async def test_a_turn_ends_as_max_steps_after_eight_steps(open_checked, journal)
     assert [started.step for started in recorded(journal, StepStarted)] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-async def test_zero_means_no_cap_on_steps(open_checked):
+async def test_zero_means_no_cap_on_steps(autojump_clock, open_checked):
     """L2"""
     script = [reply(call("look", n=n)) for n in range(20)]
     async with open_checked(Scripted([*script, reply("Done.")]), tools=[look], limits=Limits(max_steps=0)) as runtime:
@@ -103,7 +103,7 @@ async def test_zero_means_no_cap_on_steps(open_checked):
     assert (result.stop_reason, result.steps) == ("end_turn", 21)
 
 
-async def test_tool_specs_stay_fixed_during_a_turn(open_checked):
+async def test_tool_specs_stay_fixed_during_a_turn(autojump_clock, open_checked):
     """L3: a tool that is added while a turn runs is offered from the next turn on."""
 
     @tool
@@ -124,7 +124,7 @@ async def test_tool_specs_stay_fixed_during_a_turn(open_checked):
     ]
 
 
-async def test_deltas_are_told_one_to_one_in_order_under_one_id_a_step(open_checked, journal):
+async def test_deltas_are_told_one_to_one_in_order_under_one_id_a_step(autojump_clock, open_checked, journal):
     """L4"""
     pieces = [" Let", " me", "", " look", ".\u2028", "\n"]
     model = Scripted(
@@ -160,7 +160,7 @@ async def test_deltas_are_told_one_to_one_in_order_under_one_id_a_step(open_chec
     assert recorded(journal, ModelReplied)[0].cuts == (2, 2, *map(len, pieces))
 
 
-async def test_calls_win_over_text_which_is_their_preface(open_checked):
+async def test_calls_win_over_text_which_is_their_preface(autojump_clock, open_checked):
     """L6"""
     model = Scripted([reply("Let me look. ", call("look", n=1), stop="end_turn"), reply("It is 1.")])
     async with open_checked(model, tools=[look]) as runtime:
@@ -171,7 +171,7 @@ async def test_calls_win_over_text_which_is_their_preface(open_checked):
     assert preface.text == "Let me look. " and len(preface.calls) == 1
 
 
-async def test_the_assistant_message_is_in_the_history_before_its_tools_run(open_checked):
+async def test_the_assistant_message_is_in_the_history_before_its_tools_run(autojump_clock, open_checked):
     """L7"""
     found: list[Message] = []
 
@@ -193,7 +193,7 @@ async def test_the_assistant_message_is_in_the_history_before_its_tools_run(open
     [(Done("end_turn"),), (TextChunk("  \n"), Done("end_turn")), (*think("hm", "sig"), Done("end_turn"))],
     ids=["nothing", "blank", "thinking"],
 )
-async def test_a_turn_without_a_word_is_an_error_of_its_own(open_checked, journal, silence):
+async def test_a_turn_without_a_word_is_an_error_of_its_own(autojump_clock, open_checked, journal, silence):
     """L9"""
     async with open_checked(Scripted([silence, reply("Here.")])) as runtime:
         session = await runtime.session("s")
@@ -203,7 +203,7 @@ async def test_a_turn_without_a_word_is_an_error_of_its_own(open_checked, journa
     assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["error", "end_turn"]
 
 
-async def test_a_reply_that_is_a_picture_is_not_silent(open_checked):
+async def test_a_reply_that_is_a_picture_is_not_silent(autojump_clock, open_checked):
     """L9, M4: a part of another kind is something said."""
     part = ProviderPart(Opaque("p", {"drawing": [1, 2]}))
     async with open_checked(Scripted([(PartChunk(part), Done("end_turn"))])) as runtime:
@@ -212,7 +212,7 @@ async def test_a_reply_that_is_a_picture_is_not_silent(open_checked):
         assert result.error is None and session.history[-1].parts == (part,)
 
 
-async def test_two_turns_of_a_session_never_overlap(open_checked, journal):
+async def test_two_turns_of_a_session_never_overlap(autojump_clock, open_checked, journal):
     """L10"""
     async with open_checked(Scripted([reply("One."), reply("Two.")], first_delay_s=5.0)) as runtime:
         session = await runtime.session("s")
@@ -224,7 +224,7 @@ async def test_two_turns_of_a_session_never_overlap(open_checked, journal):
     assert [received.text for received in recorded(journal, InputReceived)] == ["one", "two"]
 
 
-async def test_usage_is_summed_per_turn_and_session_and_none_is_not_zero(open_checked):
+async def test_usage_is_summed_per_turn_and_session_and_none_is_not_zero(autojump_clock, open_checked):
     """L24 (seed 004: usage accumulates across steps; none when no step reported any)."""
     model = Scripted(
         [
@@ -244,7 +244,7 @@ async def test_usage_is_summed_per_turn_and_session_and_none_is_not_zero(open_ch
     assert whole == of_runtime == first.usage
 
 
-async def test_a_calls_cumulative_usage_counts_once(open_checked):
+async def test_a_calls_cumulative_usage_counts_once(autojump_clock, open_checked):
     """L24, M10: within one call the last report counts."""
     model = Scripted(
         [
@@ -260,7 +260,7 @@ async def test_a_calls_cumulative_usage_counts_once(open_checked):
         assert (await (await runtime.session("s")).ask("hello")).usage == Usage(input=5, output=7)
 
 
-async def test_the_history_is_the_whole_conversation_with_calls_and_results(open_checked):
+async def test_the_history_is_the_whole_conversation_with_calls_and_results(autojump_clock, open_checked):
     """L7 (seed 004: the end of a turn carries the full message history)."""
     model = Scripted([reply("Looking. ", call("look", n=3)), reply("It is 3.")])
     async with open_checked(model, tools=[look]) as runtime:
@@ -273,7 +273,7 @@ async def test_the_history_is_the_whole_conversation_with_calls_and_results(open
 
 
 @pytest.mark.parametrize("prompt", ["", "   \n", 17, "x" * 101])
-async def test_a_prompt_that_is_none_is_misuse(open_checked, journal, prompt):
+async def test_a_prompt_that_is_none_is_misuse(autojump_clock, open_checked, journal, prompt):
     """L1"""
     async with open_checked(Scripted([]), limits=Limits(input_chars=100)) as runtime:
         session = await runtime.session("s")
@@ -282,7 +282,7 @@ async def test_a_prompt_that_is_none_is_misuse(open_checked, journal, prompt):
     assert "InputReceived" not in names(journal)
 
 
-async def test_attachments_that_are_missing_or_too_large_are_misuse(open_checked, tmp_path):
+async def test_attachments_that_are_missing_or_too_large_are_misuse(autojump_clock, open_checked, tmp_path):
     """L1"""
     (tmp_path / "big").write_bytes(b"x" * 2000)
     async with open_checked(Scripted([]), limits=Limits(attachment_bytes=1000)) as runtime:
@@ -295,7 +295,7 @@ async def test_attachments_that_are_missing_or_too_large_are_misuse(open_checked
             await session.ask("look", attachments=[Media("image/png", "A" * 2000)])
 
 
-async def test_the_model_of_a_session_and_of_one_turn_can_be_changed(open_checked):
+async def test_the_model_of_a_session_and_of_one_turn_can_be_changed(autojump_clock, open_checked):
     """M6: per-session change and per-turn override."""
     usual, other, once = (
         Scripted([reply(name)], exhausted="repeat", name=f"scripted:{name}") for name in ("usual", "other", "once")
@@ -310,7 +310,7 @@ async def test_the_model_of_a_session_and_of_one_turn_can_be_changed(open_checke
         assert (await (await runtime.session("t")).ask("5")).text == "usual"
 
 
-async def test_a_turn_keeps_its_model_to_the_end_although_the_session_changes(open_checked):
+async def test_a_turn_keeps_its_model_to_the_end_although_the_session_changes(autojump_clock, open_checked):
     """M6, L3: a change takes effect with the next turn."""
     other = Scripted([reply("other")])
 
@@ -327,7 +327,7 @@ async def test_a_turn_keeps_its_model_to_the_end_although_the_session_changes(op
         assert (await session.ask("2")).text == "other"
 
 
-async def test_leaving_the_block_early_interrupts_the_turn(open_checked, journal):
+async def test_leaving_the_block_early_interrupts_the_turn(autojump_clock, open_checked, journal):
     """api.md: leaving the block early interrupts the turn."""
     async with open_checked(Scripted([reply("a", "b", "c"), reply("Next.")], delay_s=1.0)) as runtime:
         session = await runtime.session("s")
@@ -338,7 +338,7 @@ async def test_leaving_the_block_early_interrupts_the_turn(open_checked, journal
     assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["interrupt", "end_turn"]
 
 
-async def test_a_cancelled_caller_leaves_a_session_that_goes_on(open_checked, journal):
+async def test_a_cancelled_caller_leaves_a_session_that_goes_on(autojump_clock, open_checked, journal):
     """I6"""
     async with open_checked(Scripted([reply("slow"), reply("Here.")], first_delay_s=10.0)) as runtime:
         session = await runtime.session("s")
@@ -349,7 +349,7 @@ async def test_a_cancelled_caller_leaves_a_session_that_goes_on(open_checked, jo
     assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["interrupt", "end_turn"]
 
 
-async def test_a_result_is_there_also_for_who_reads_it_after_later_turns(open_checked):
+async def test_a_result_is_there_also_for_who_reads_it_after_later_turns(autojump_clock, open_checked):
     """L1: each turn has its own result, however late it is read."""
     model = Scripted([reply("One."), reply("Two."), reply("Three.")])
     async with open_checked(model) as runtime:
@@ -361,7 +361,7 @@ async def test_a_result_is_there_also_for_who_reads_it_after_later_turns(open_ch
             assert (await slow.wait_ended()).text == "One."
 
 
-async def test_a_closed_session_is_over(open_checked, journal):
+async def test_a_closed_session_is_over(autojump_clock, open_checked, journal):
     """I16"""
     async with open_checked(Scripted([reply("x")], first_delay_s=5.0)) as runtime:
         session = await runtime.session("s")

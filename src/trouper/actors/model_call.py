@@ -69,6 +69,10 @@ class ModelCall:
         #: Whether the attempt under way got as far as a stream, and its number.
         self._streaming = False
         self._number = 1
+        #: What the attempt under way failed with, and the chances that were given once.
+        self._error: ModelError | None = None
+        self._malformed = 0
+        self._repaired = False
 
     async def run(self, running: Running, finish: Callable[[Draft | Failed], Awaitable[R]]) -> R | None:
         """Ask until there is a reply or a fault for good, and let `finish` make something of it; `None` if the work was stopped.
@@ -81,12 +85,14 @@ class ModelCall:
         step_end = trio.current_time() + step_s if step_s is not None else math.inf
         attempt, delay = 1, 0.0
         while True:
-            with running.renew() as scope:
+            connect_end = trio.current_time() + delay + self._limits.deadlines.connect_s
+            with running.renew(min(connect_end, step_end)) as scope:
                 if delay:
                     await trio.sleep(delay)
                 fault = await self._attempt(attempt, scope, step_end)
                 if fault is None:
-                    scope.deadline = math.inf
+                    if self.draft.open_calls:
+                        scope.deadline = math.inf  # Hooks and policies take the time that they take.
                     return await finish(self.draft)
             if running.stopped:
                 return None
@@ -127,8 +133,8 @@ class ModelCall:
     async def _attempt(self, attempt: int, scope: trio.CancelScope, step_end: float) -> Fault | None:
         """One stream, read to its end; why it failed, if it did. Running into the scope's deadline is a failure too, seen by the caller."""
         self._streaming = False
+        self._number = attempt
         self._error = None
-        scope.deadline = min(trio.current_time() + self._limits.deadlines.connect_s, step_end)
         try:
             request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
             async with self._model.stream(request) as chunks:
