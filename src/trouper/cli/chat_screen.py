@@ -42,6 +42,7 @@ class PlainScreen:
     def __init__(self, out: Terminal) -> None:
         self._out = out
         self._open = False
+        self._styles: tuple[str, ...] = ()
 
     def say(self, text: str, *styles: str) -> None:
         self.end_stream()
@@ -50,6 +51,9 @@ class PlainScreen:
 
     def stream(self, text: str, *styles: str) -> None:
         shown = clean(text)
+        if styles != self._styles:
+            self.end_stream()
+            self._styles = styles
         if shown:
             self._out.stream.write(shown)
             self._out.stream.flush()

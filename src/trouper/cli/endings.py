@@ -29,6 +29,8 @@ STOPPED = 143
 
 #: Set to see the traceback of an error that is our fault.
 TRACEBACK_VARIABLE = "TROUPER_TRACEBACK"
+#: The level of the log on stderr (debug, info, warning, error); without it there is none.
+LOG_VARIABLE = "TROUPER_LOG"
 
 
 class Stopped(Exception):
@@ -43,6 +45,7 @@ def ended(command: Callable[[], int]) -> int:
     """Run a command and turn whatever it raises into a line on stderr and an exit code."""
     try:
         _tolerate_any_text()
+        _quiet_log()
         code = command()
         sys.stdout.flush()
         return code
@@ -122,6 +125,19 @@ def _pipe_closed() -> int:
     finally:
         os.close(devnull)
     return PIPE_CLOSED
+
+
+def _quiet_log() -> None:
+    """The log is for those who ask for it: people who use a command get lines that are meant for them."""
+    import logging
+
+    logger = logging.getLogger("trouper")
+    level = os.environ.get(LOG_VARIABLE)
+    if level:
+        logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+        logger.setLevel(level.upper() if level.upper() in logging.getLevelNamesMapping() else "DEBUG")
+    elif not logger.handlers:
+        logger.addHandler(logging.NullHandler())
 
 
 def _tolerate_any_text() -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+from attrs import frozen
 
 from trouper import codec
 from trouper._errors import TrouperError
@@ -21,7 +22,9 @@ from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
 from trouper.core.messages import Json
 from trouper.journal import JournalLocked, open_reader
+from trouper.models.protocol import Model
 from trouper.runtime import Runtime, open_runtime
+from trouper.tools.contract import Tool
 
 
 def add_agent(parser: Parser) -> None:
@@ -44,26 +47,36 @@ def add_tools(parser: Parser) -> None:
     )
 
 
+@frozen
+class Hosted:
+    """A root that this process runs, and what its agent is made of."""
+
+    root: Path
+    runtime: Runtime
+    configuration: Configuration
+    model: Model
+    tools: list[Tool]
+
+
 @asynccontextmanager
-async def hosting(
-    root: Path, options: argparse.Namespace, *, delay_s: float = 0.0
-) -> AsyncIterator[tuple[Runtime, Configuration]]:
+async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0.0) -> AsyncIterator[Hosted]:
     """The root's runtime with its control socket."""
     configuration = read_configuration(root)
     model = model_named(configuration.model_name(options.model), delay_s=delay_s)
-    async with _opened(root, configuration, options.tools, model) as runtime:
+    tools = tools_named(configuration.tools if options.tools is None else options.tools, root)
+    async with _opened(root, configuration, tools, model) as runtime:
         async with serving(root, lambda request: answered(runtime, request)):
-            yield runtime, configuration
+            yield Hosted(root, runtime, configuration, model, tools)
 
 
 @asynccontextmanager
 async def _opened(
-    root: Path, configuration: Configuration, tools: Sequence[str] | None, model: object = None
+    root: Path, configuration: Configuration, tools: Sequence[Tool], model: Model | None = None
 ) -> AsyncIterator[Runtime]:
     async with open_runtime(
         root,
-        model=model,  # type: ignore[arg-type]
-        tools=tools_named(configuration.tools if tools is None else tools, root),
+        model=model,
+        tools=tools,
         limits=configuration.limits,
         budget=configuration.budget,
         durability=configuration.durability,
@@ -124,5 +137,7 @@ def change(root: Path, request: Json, tools: Sequence[str] | None = None) -> dic
 
 
 async def _change_here(root: Path, request: Json, tools: Sequence[str] | None) -> dict[str, Json]:
-    async with _opened(root, read_configuration(root), tools) as runtime:
+    configuration = read_configuration(root)
+    chosen = tools_named(configuration.tools if tools is None else tools, root)
+    async with _opened(root, configuration, chosen) as runtime:
         return await answered(runtime, codec.loads(codec.dumps(request)))

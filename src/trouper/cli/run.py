@@ -19,8 +19,8 @@ from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED
 from trouper.cli.hosting import add_agent, ended_by_signals, hosting
 from trouper.cli.terminal import Terminal, clean, clean_line
 from trouper.core.events import CallEnded, ModelReplied
-from trouper.core.live import LiveEvent, TextDelta
-from trouper.core.session import Phase
+from trouper.core.live import CaughtUp, LiveEvent, TextDelta
+from trouper.core.session import Phase, State, evolve
 from trouper.session import Session, TurnResult
 
 _SHORT = frozenset({"budget", "max_steps", "max_tokens"})
@@ -47,8 +47,10 @@ def main(arguments: Sequence[str]) -> int:
 async def _run(options: argparse.Namespace, prompt: str) -> int:
     root = root_of(options)
     async with ended_by_signals():
-        async with hosting(root, options) as (runtime, configuration):
-            session = await runtime.session(options.session, system=options.system or configuration.system)
+        async with hosting(root, options) as hosted:
+            session = await hosted.runtime.session(
+                options.session, system=options.system or hosted.configuration.system
+            )
             result = await _turn(session, prompt, options)
             if options.wait:
                 await _wait_background(session, options)
@@ -103,20 +105,25 @@ async def _wait_background(session: Session, options: argparse.Namespace) -> Non
     """Until no task is left, every notification was told, and nothing is running."""
     out = Terminal()
     with session.watch() as events:
-        if is_quiet(session):
+        # What was shown so far, folded: the session itself may be ahead.
+        state = session.state
+        if is_quiet(state):
             return
         async for event in events:
+            if isinstance(event, CaughtUp):
+                state = session.state
+            elif not isinstance(event, LiveEvent.__args__):
+                state = evolve(state, event)
             if options.json:
                 out.json({"session": session.id, **as_json(event)})
             elif isinstance(event, ModelReplied) and event.message.text.strip():
                 out.line(clean(event.message.text))
-            if is_quiet(session):
+            if is_quiet(state) and is_quiet(session.state):
                 return
 
 
-def is_quiet(session: Session) -> bool:
+def is_quiet(state: State) -> bool:
     """Whether nothing goes on, and nothing is about to begin by itself."""
-    state = session.state
     waiting = any(note.wake for note in state.notifications.pending.values())
     return state.phase is Phase.IDLE and not state.queue and not state.tasks.live and not waiting
 

@@ -1,0 +1,183 @@
+"""`trouper chat`: talk to an agent on a terminal, or line by line through a pipe. The session is kept: start again, and it goes on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, nullcontext
+from pathlib import Path
+
+import trio
+
+from trouper._errors import TrouperError
+from trouper.cli.arguments import Parser, add_root, root_of
+from trouper.cli.chat_commands import Quit, attachments_in, command
+from trouper.cli.chat_input import piped_lines, raw_keys, typed_lines
+from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
+from trouper.cli.chat_watch import Watch
+from trouper.cli.describe import quoted
+from trouper.cli.endings import INTERRUPTED, STOPPED, Stopped
+from trouper.cli.hosting import Hosted, add_agent, hosting
+from trouper.cli.line_editor import LineEditor
+from trouper.cli.run import is_quiet
+from trouper.cli.terminal import Terminal, clean_line, plural
+from trouper.core.session import Phase
+from trouper.models.protocol import Model
+from trouper.session import Session
+from trouper.tools.contract import Tool
+
+DEFAULT_SESSION = "main"
+#: The simulated model's pace on a terminal: seconds between words.
+WORD_S = 0.02
+TICK_S = 0.1
+#: Two Ctrl-C within this time quit.
+TWICE_S = 2.0
+HUNG_UP = 129
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="trouper chat", description=__doc__, epilog="In the chat, /help lists the commands.")
+    parser.add_argument(
+        "--session", default=DEFAULT_SESSION, metavar="ID", help=f"which conversation (default {DEFAULT_SESSION!r})"
+    )
+    parser.add_argument("--no-thinking", action="store_true", help="do not show what the model thinks")
+    add_agent(parser)
+    add_root(parser)
+    return trio.run(_main, parser.parse_args(arguments))
+
+
+async def _main(options: argparse.Namespace) -> int:
+    out = Terminal()
+    on_terminal = out.is_terminal and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    async with hosting(root_of(options), options, delay_s=WORD_S if on_terminal else 0.0) as hosted:
+        session = await hosted.runtime.session(options.session, system=options.system or hosted.configuration.system)
+        editor = LineEditor()
+        screen: Screen = TerminalScreen(out, editor) if on_terminal else PlainScreen(out)
+        chat = Chat(hosted, session, screen, thinking=not options.no_thinking)
+        with raw_keys(sys.stdin.fileno()) if on_terminal else nullcontext():
+            try:
+                return await chat.run(
+                    typed_lines(sys.stdin.fileno(), editor, screen) if on_terminal else piped_lines(), steer=on_terminal
+                )
+            finally:
+                screen.close()
+
+
+class Chat:
+    """One conversation between a user and a session."""
+
+    def __init__(self, hosted: Hosted, session: Session, screen: Screen, *, thinking: bool = True) -> None:
+        self.root: Path = hosted.root
+        self.runtime = hosted.runtime
+        self.tools: list[Tool] = hosted.tools
+        self.model: Model = hosted.model
+        self.session = session
+        self.screen = screen
+        self._watch = Watch(session, screen, {tool.name: tool for tool in hosted.tools}, thinking=thinking)
+        self._interrupted_at = -TWICE_S
+
+    async def run(self, lines: AsyncIterator[str], *, steer: bool) -> int:
+        """Until the user leaves. `steer`: lines go to the model as they come; else each waits for the turn before it."""
+        self._greet()
+        code: list[int] = []
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._watch.run)
+            nursery.start_soon(self._signals, nursery.cancel_scope, code)
+            nursery.start_soon(self._tick)
+            self.screen.redraw()
+            try:
+                async with aclosing(lines) as typed:  # type: ignore[type-var]
+                    async for line in typed:
+                        await self._line(line, steer=steer)
+                if not steer:
+                    await self._watch.wait(lambda: is_quiet(self._watch.state) and is_quiet(self.session.state))
+            except Quit:
+                pass
+            nursery.cancel_scope.cancel()
+        self._farewell()
+        if code:
+            raise Stopped(code[0])
+        return 0
+
+    async def use_model(self, model: Model) -> None:
+        await self.runtime.session(self.session.id, model=model)
+        self.model = model
+
+    async def _line(self, line: str, *, steer: bool) -> None:
+        if not line.strip():
+            return
+        self.screen.submitted(line)
+        try:
+            if line.startswith("/"):
+                await command(self, line)
+                return
+            text, files = attachments_in(line)
+            for name in files:
+                self.screen.say(f"  with {clean_line(name)}", "dim")
+            await self.session.send(text, attachments=files)
+            if not steer:
+                await self._wait_turn(self.session.state.turns)
+        except TrouperError as error:
+            self.screen.say(f"! {clean_line(error.message)}", "red")
+
+    async def _wait_turn(self, turn: int) -> None:
+        """Until this turn was shown to its end, and nothing waits for the next."""
+        shown = self._watch
+        await shown.wait(
+            lambda: shown.state.turns >= turn and shown.state.phase is Phase.IDLE and not shown.state.queue
+        )
+
+    def _greet(self) -> None:
+        session, say = self.session, self.screen.say
+        turns = session.state.turns
+        known = f", {plural(turns, 'turn')} so far" if turns else ", new"
+        say(f"session {session.id!r}{known}; model {self.model.name}; /help for help", "dim")
+        last = session.last
+        if last is not None and last.fault is not None and last.fault.kind == "process_ended":
+            kept = f"; what it had said is kept: {quoted(last.text, 200)}" if last.text.strip() else ""
+            say(f"the last process ended in the middle of turn {last.number}{kept}", "yellow")
+        for task in session.state.tasks.live.values():
+            again = f", attempt {task.attempt}" if task.attempt > 1 else ""
+            say(f"{task.id} goes on{again}: {clean_line(task.about.title, 80)}", "yellow")
+
+    def _farewell(self) -> None:
+        left = len(self.session.state.tasks.live)
+        if left:
+            self.screen.say(f"{plural(left, 'background task')} will be taken up at the next start", "dim")
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(TICK_S)
+            self.screen.tick()
+
+    async def _signals(self, scope: trio.CancelScope, code: list[int]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGINT and not self._twice():
+                    await self._stop_turn()
+                    continue
+                code.append(
+                    {signal.SIGINT: INTERRUPTED, signal.SIGTERM: STOPPED, signal.SIGHUP: HUNG_UP}[
+                        signal.Signals(number)
+                    ]
+                )
+                scope.cancel()
+                return
+
+    def _twice(self) -> bool:
+        now = trio.current_time()
+        twice = now - self._interrupted_at < TWICE_S
+        self._interrupted_at = now
+        return twice
+
+    async def _stop_turn(self) -> None:
+        if self.session.state.turn is not None or self.session.state.phase is Phase.TIDYING:
+            try:
+                await self.session.interrupt("Ctrl-C")
+            except TrouperError as error:
+                self.screen.say(f"! {clean_line(error.message)}", "red")
+        else:
+            self.screen.say("(Ctrl-C again, or /quit, to leave)", "dim")

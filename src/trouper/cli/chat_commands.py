@@ -1,0 +1,162 @@
+"""The slash commands of a chat."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from trouper._errors import UsageError
+from trouper.cli.choices import model_named
+from trouper.cli.describe import quoted
+from trouper.cli.terminal import clean_line, when
+from trouper.core.messages import ToolAnswer
+
+if TYPE_CHECKING:
+    from trouper.cli.chat import Chat
+
+HISTORY_SHOWN = 20
+
+
+class Quit(Exception):
+    """The user is done."""
+
+
+async def command(chat: Chat, line: str) -> None:
+    """Carry out `/name arguments`."""
+    name, _, rest = line[1:].partition(" ")
+    found = COMMANDS.get(name)
+    if found is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        raise UsageError(f"there is no /{name}; {f'did you mean /{near[0]}?' if near else 'see /help'}")
+    await found[0](chat, rest.strip())
+
+
+async def _help(chat: Chat, rest: str) -> None:
+    for name, (_, usage) in COMMANDS.items():
+        chat.screen.say(f"  /{name} {usage}", "dim")
+    chat.screen.say(
+        "  @file sends a file along. Ctrl-C stops the turn, twice quits. What you type during a turn steers it.", "dim"
+    )
+
+
+async def _quit(chat: Chat, rest: str) -> None:
+    raise Quit
+
+
+async def _tasks(chat: Chat, rest: str) -> None:
+    tasks = sorted(chat.session.state.tasks, key=lambda task: task.created_at)
+    for task in tasks:
+        progress = task.progress
+        far = f" {progress.current:g}{f'/{progress.total:g}' if progress.total else ''}" if progress is not None else ""
+        chat.screen.say(f"  {task.id}  {task.state.value}{far}  {clean_line(task.about.title, 60)}")
+    if not tasks:
+        chat.screen.say("  no tasks", "dim")
+
+
+async def _cancel(chat: Chat, rest: str) -> None:
+    live = list(chat.session.state.tasks.live)
+    if not rest and len(live) == 1:
+        rest = live[0]
+    if not rest:
+        raise UsageError("cancel what? /cancel ID, with the id of a task or call; /tasks lists them")
+    await chat.session.cancel(rest, "cancelled in the chat")
+
+
+async def _compact(chat: Chat, rest: str) -> None:
+    done = await chat.session.compact()
+    if done is None:
+        chat.screen.say("  nothing worth compacting", "dim")
+
+
+async def _model(chat: Chat, rest: str) -> None:
+    if rest:
+        await chat.use_model(model_named(rest))
+    chat.screen.say(f"  model: {chat.model.name}", "dim")
+
+
+async def _tools(chat: Chat, rest: str) -> None:
+    for tool in chat.tools:
+        about = tool.description.splitlines()[0] if tool.description else ""
+        chat.screen.say(f"  {tool.name}  {clean_line(about, 80)}")
+    if not chat.tools:
+        chat.screen.say("  no tools", "dim")
+
+
+async def _approve(chat: Chat, rest: str) -> None:
+    words = rest.split()
+    always = "always" in words
+    calls = [word for word in words if word != "always"] or list(chat.session.approvals)
+    if not calls:
+        raise UsageError("no call waits for an approval")
+    for call in calls:
+        await chat.session.approve(call, always=always, by="chat")
+
+
+async def _deny(chat: Chat, rest: str) -> None:
+    waiting = list(chat.session.approvals)
+    if not waiting:
+        raise UsageError("no call waits for an approval")
+    first, _, reason = rest.partition(" ")
+    calls, reason = ([first], reason) if first in waiting else (waiting, rest)
+    for call in calls:
+        await chat.session.deny(call, reason)
+
+
+async def _history(chat: Chat, rest: str) -> None:
+    messages = chat.session.history
+    if len(messages) > HISTORY_SHOWN:
+        chat.screen.say(f"  ({len(messages) - HISTORY_SHOWN} earlier messages; `trouper journal show` has all)", "dim")
+    for message in messages[-HISTORY_SHOWN:]:
+        parts = [quoted(message.text, 200)] if message.text.strip() else []
+        parts += [f"calls {call.name}" for call in message.calls]
+        parts += [f"{part.name}: {part.outcome.value}" for part in message.parts if isinstance(part, ToolAnswer)]
+        kind = "" if message.kind == "normal" else f" ({message.kind})"
+        chat.screen.say(f"  {message.role}{kind}: {', '.join(parts)}")
+    if not messages:
+        chat.screen.say("  nothing yet", "dim")
+
+
+async def _notifications(chat: Chat, rest: str) -> None:
+    waiting = chat.session.state.notifications.pending.values()
+    for note in waiting:
+        chat.screen.say(f"  {when(note.created_at)}  {note.state.value}  {clean_line(note.title, 80)}")
+    if not waiting:
+        chat.screen.say("  no notifications wait", "dim")
+
+
+async def _interrupt(chat: Chat, rest: str) -> None:
+    await chat.session.interrupt("stopped in the chat")
+
+
+Handler = Callable[["Chat", str], Awaitable[None]]
+COMMANDS: Mapping[str, tuple[Handler, str]] = {
+    "tasks": (_tasks, "          what runs in the background, and what has ended"),
+    "cancel": (_cancel, "[ID]     stop a call or a task"),
+    "notifications": (_notifications, "  what waits to be told"),
+    "compact": (_compact, "        make the context smaller now"),
+    "model": (_model, "[NAME]    show or change the model"),
+    "tools": (_tools, "          what the model can use"),
+    "approve": (_approve, "[ID] [always]  allow a call that waits"),
+    "deny": (_deny, "[ID] [WHY] refuse a call that waits"),
+    "history": (_history, "        what the model is sent"),
+    "interrupt": (_interrupt, "      stop the turn, as Ctrl-C does"),
+    "help": (_help, "           this"),
+    "quit": (_quit, "           leave; the session stays"),
+}
+
+
+def attachments_in(line: str) -> tuple[str, list[str]]:
+    """The line, and the files that it names as `@path`. A word with @ that is no file is just a word."""
+    import os
+
+    try:
+        words = shlex.split(line)
+    except ValueError:  # An apostrophe, most likely.
+        words = line.split()
+    files = [
+        word[1:] for word in words if len(word) > 1 and word[0] == "@" and os.path.isfile(os.path.expanduser(word[1:]))
+    ]
+    return line, [os.path.expanduser(name) for name in dict.fromkeys(files)]

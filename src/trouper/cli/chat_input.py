@@ -1,0 +1,61 @@
+"""Where the lines of a chat come from: a terminal, key by key, or a pipe, line by line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from trouper.cli.chat_screen import Screen
+from trouper.cli.line_editor import Key, LineEditor, Typed
+
+_BRACKETED_PASTE = ("\x1b[?2004h", "\x1b[?2004l")
+
+
+@contextmanager
+def raw_keys(descriptor: int) -> Iterator[None]:
+    """The terminal hands over every key as it is pressed, and echoes none. Ctrl-C stays a signal."""
+    import termios
+
+    before = termios.tcgetattr(descriptor)
+    now = termios.tcgetattr(descriptor)
+    now[3] &= ~(termios.ICANON | termios.ECHO)
+    now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, now)
+    sys.stdout.write(_BRACKETED_PASTE[0])
+    try:
+        yield
+    finally:
+        sys.stdout.write(_BRACKETED_PASTE[1])
+        sys.stdout.flush()
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def typed_lines(descriptor: int, editor: LineEditor, screen: Screen) -> AsyncIterator[str]:
+    """Lines from a terminal; ends at Ctrl-D on an empty line, or when the terminal goes away."""
+    while True:
+        await trio.lowlevel.wait_readable(descriptor)
+        try:
+            data = os.read(descriptor, 65_536)
+        except OSError:
+            return
+        if not data:
+            return
+        for action in editor.feed(data):
+            match action:
+                case Typed(text):
+                    yield text
+                case Key.END:
+                    return
+                case Key.REDRAW:
+                    pass
+        screen.redraw()
+
+
+async def piped_lines() -> AsyncIterator[str]:
+    """Lines from a pipe or a file."""
+    while line := await trio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
+        yield line.decode("utf-8", "replace").rstrip("\r\n")

@@ -1,0 +1,193 @@
+"""What a chat shows of its session's events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from trouper.cli.chat_screen import Screen
+from trouper.cli.terminal import clean_line, plural
+from trouper.core.calls import CallPhase
+from trouper.core.events import (
+    ApprovalRequested,
+    BudgetWarned,
+    CallEnded,
+    CallStarted,
+    CompactionEnded,
+    ModelFailed,
+    ModelReplied,
+    ModelRetried,
+    TurnEnded,
+)
+from trouper.core.live import CaughtUp, LiveEvent, TextDelta, ThinkingDelta, ToolProgress, ToolStatus
+from trouper.core.messages import Outcome
+from trouper.core.notification import NotificationsDelivered
+from trouper.core.session import Phase, State, evolve
+from trouper.core.task_events import TaskCancelled, TaskEnded, TaskFailed, TaskInterrupted, TaskReattached
+from trouper.session import Session
+from trouper.tools.contract import Tool
+from trouper.tools.narration import narration
+
+_QUIET = frozenset({"end_turn", "stop_sequence"})
+
+
+class Watch:
+    """Follows the session, tells the screen, and lets others wait for something to be so."""
+
+    def __init__(self, session: Session, screen: Screen, tools: Mapping[str, Tool], *, thinking: bool) -> None:
+        self._session = session
+        #: What was shown so far, folded: the session itself may be ahead.
+        self.state: State = session.state
+        self._screen = screen
+        self._tools = tools
+        self._thinking = thinking
+        self._changed = trio.Condition()
+        #: The calls of the turn, for lines about their ends: name and arguments.
+        self._calls: dict[str, tuple[str, Any]] = {}
+        self._progress: dict[str, str] = {}
+        #: Some of the reply under way was shown already.
+        self._heard = False
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with self._session.watch() as events:
+            self.state = self._session.state
+            task_status.started()
+            async for event in events:
+                if isinstance(event, CaughtUp):
+                    self.state = self._session.state
+                elif not isinstance(event, LiveEvent.__args__):
+                    self.state = evolve(self.state, event)
+                self._tell(event)
+                self._screen.status(self._doing())
+                async with self._changed:
+                    self._changed.notify_all()
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        """Until `condition` holds; looked at after each event, when everything up to it was shown."""
+        async with self._changed:
+            while not condition():
+                await self._changed.wait()
+
+    def _tell(self, event: Any) -> None:
+        screen = self._screen
+        match event:
+            case TextDelta(text=text):
+                self._heard = True
+                screen.stream(text)
+            case ThinkingDelta(text=text):
+                if self._thinking:
+                    screen.stream(text, "dim")
+            case ToolProgress(call=call, current=current, total=total, unit=unit):
+                if current is not None:
+                    self._progress[call] = (
+                        f"{current:g}" + (f"/{total:g}" if total else "") + (f" {unit}" if unit else "")
+                    )
+            case ToolStatus(call=call, text=text):
+                self._progress[call] = clean_line(text, 60)
+            case ModelReplied(message=message):
+                if not self._heard and message.text.strip():
+                    screen.stream(message.text)
+                self._heard = False
+                screen.end_stream()
+                self._calls.update({asked.id: (asked.name, asked.arguments) for asked in message.calls})
+            case CallStarted(call=call):
+                screen.say(f"  ● {self._line(call, 'started')}", "cyan")
+            case CallEnded():
+                self._tell_end(event)
+            case ApprovalRequested(call=call):
+                screen.say(f"  ? {self._line(call, 'started')}: /approve {call} [always], or /deny {call}", "yellow")
+            case CaughtUp():
+                screen.say("  (some live text was missed; the journal has it)", "dim")
+            case TurnEnded():
+                self._tell_turn(event)
+            case _:
+                self._tell_rest(event)
+
+    def _tell_end(self, event: CallEnded) -> None:
+        screen, call = self._screen, event.call
+        if event.task is not None:
+            screen.say(f"  → {self._name(call)} goes on in the background as {event.task}", "yellow")
+            return
+        self._progress.pop(call, None)
+        if event.outcome is Outcome.OK:
+            took = f" ({event.latency_ms:.0f} ms)" if event.latency_ms is not None and event.latency_ms >= 1 else ""
+            screen.say(f"  ✓ {self._line(call, 'completed')}{took}", "green")
+        else:
+            why = f": {clean_line(event.content, 100)}" if isinstance(event.content, str) else ""
+            screen.say(f"  ✗ {self._name(call)} {event.outcome.value}{why}", "red")
+
+    def _tell_turn(self, event: TurnEnded) -> None:
+        self._screen.end_stream()
+        self._heard = False
+        self._calls = {id: about for id, about in self._calls.items() if id in self._progress}
+        if event.fault is not None:
+            self._screen.say(f"! the turn failed ({event.fault.kind}): {clean_line(event.fault.message, 300)}", "red")
+        elif event.stop_reason == "interrupt":
+            self._screen.say("(interrupted)", "yellow")
+        elif event.stop_reason not in _QUIET:
+            self._screen.say(f"(ended: {clean_line(event.stop_reason)})", "yellow")
+
+    def _tell_rest(self, event: Any) -> None:
+        say = self._screen.say
+        match event:
+            case ModelRetried(fault=fault, delay_s=delay_s, attempt=attempt):
+                say(f"  {fault.kind}: attempt {attempt} failed, next one in {delay_s:.1f} s", "yellow")
+            case ModelFailed():
+                self._screen.end_stream()
+            case CompactionEnded(how=how, tokens_before=before, tokens_after=after):
+                say(f"  context: {how}, {before} -> {after} tokens", "dim")
+            case BudgetWarned(what=what, spent=spent, cap=cap):
+                say(f"  budget: {spent:g} of {cap:g} {what} are spent", "yellow")
+            case TaskReattached(task_id=task, attempt=attempt):
+                say(f"  {task} goes on, attempt {attempt}", "yellow")
+            case TaskEnded(task_id=task):
+                found = self.state.tasks.get(task)
+                title = clean_line(found.about.title, 80) if found is not None else ""
+                if found is not None and found.about.origin_call is not None:
+                    self._progress.pop(found.about.origin_call, None)
+                bad = isinstance(event, TaskFailed | TaskCancelled | TaskInterrupted)
+                say(
+                    f"  ■ {type(event).__name__.removeprefix('Task').lower()}: {title} ({task})",
+                    "red" if bad else "green",
+                )
+            case NotificationsDelivered(ids=ids):
+                say(f"  ✉ {plural(len(ids), 'notification')}", "magenta")
+            case _:
+                pass
+
+    def _doing(self) -> str:
+        state = self.state
+        doing: list[str] = []
+        if state.phase is Phase.THINKING:
+            doing.append("thinking")
+        elif state.phase in (Phase.COMPACTING, Phase.TIDYING):
+            doing.append("compacting")
+        if state.turn is not None:
+            for call in state.turn.calls:
+                if call.phase is CallPhase.RUNNING:
+                    doing.append(self._with_progress(call.request.name, call.id))
+                elif call.phase is CallPhase.ASKING:
+                    doing.append(f"{call.request.name} waits for you")
+        for task in state.tasks.live.values():
+            doing.append(self._with_progress(task.about.tool or task.about.title, task.about.origin_call or task.id))
+        if state.queue:
+            doing.append(f"{plural(len(state.queue), 'message')} waiting")
+        return " · ".join(doing)
+
+    def _with_progress(self, name: str, call: str) -> str:
+        far = self._progress.get(call)
+        return f"{name} {far}" if far else name
+
+    def _name(self, call: str) -> str:
+        name = self._calls[call][0] if call in self._calls else call
+        tool = self._tools.get(name)
+        return tool.display_name if tool is not None else clean_line(name, 60)
+
+    def _line(self, call: str, phase: Any) -> str:
+        name, arguments = self._calls.get(call, (call, None))
+        tool = self._tools.get(name)
+        if tool is None:
+            return clean_line(name, 60)
+        return narration(tool, phase, arguments if isinstance(arguments, Mapping) else None)
