@@ -150,7 +150,7 @@ class Anthropic:
             if stream.status != 200:
                 fault = fault_of_reply(stream.status, await stream.read_error(), stream.headers, credential)
                 if isinstance(fault, ThinkingRefused):
-                    fault.retryable = self._make_do_with_less(request, model, thinking)
+                    fault.retryable = self._make_do_with_less(request, model, thinking, fault.bound)
                 raise fault
             yield ChunkStream(stream, MessagesReply(credential), PROVIDER, self._event_bytes_max)
 
@@ -159,11 +159,11 @@ class Anthropic:
         beta = {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
         return {"anthropic-version": self._version, "accept": "text/event-stream, application/json", **beta}
 
-    def _make_do_with_less(self, request: ModelRequest, model: str, thinking: ThinkingForm) -> bool:
+    def _make_do_with_less(self, request: ModelRequest, model: str, thinking: ThinkingForm, bound: bool) -> bool:
         """Whether the next request of this session can do with less thinking than this one, and so may succeed."""
         if thinking == "left_out":
             return False
-        may_check = thinking == "kept" and self._builder.can_check_thinking(request)
+        may_check = bound and thinking == "kept" and self._builder.can_check_thinking(request)
         self._thinking[request.session, model] = "checked" if may_check else "left_out"
         self._thinking.move_to_end((request.session, model))
         while len(self._thinking) > REFUSALS_KEPT:

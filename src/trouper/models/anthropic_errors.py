@@ -42,6 +42,7 @@ _TOO_LONG = re.compile(
 )
 _NO_MONEY = re.compile(r"credit balance|usage limits?\b.{0,80}regain|spend(ing)? limit|monthly (usage|spend)", re.I)
 _BAD_THINKING = re.compile(r"`?signature`? in `?(redacted_)?thinking`?|bound to a different conversation", re.I)
+_BOUND = re.compile(r"bound to a different conversation|prefix_mismatch_behavior", re.I)
 _BAD_PARITY = re.compile(
     r"tool_use.{0,40}(ids?|blocks?).{0,60}(without|must be unique|found)|tool_result|tool_use_id"
     r"|expected `?thinking`?|`?thinking`? or `?redacted_thinking`?.{0,60}(cannot be modified|found)",
@@ -50,7 +51,10 @@ _BAD_PARITY = re.compile(
 
 
 class ThinkingRefused(HistoryRefused):
-    """A thinking block does not stand where it was made, in the provider's eyes: the conversation before it was changed (compacted, masked)."""
+    """A thinking block is not taken back: most often because the conversation before it was changed since (compacted, masked)."""
+
+    #: Whether that is why, and the provider offers to drop such blocks itself.
+    bound = False
 
 
 def fault_of_reply(status: int, body: bytes, headers: Mapping[str, str], credential: Credential | None) -> ModelError:
@@ -97,7 +101,9 @@ def fault_of_error(
         return AuthFailed(f"{shown}; check ANTHROPIC_API_KEY or the api_key argument", **facts)
     if status == 400:
         if _BAD_THINKING.search(prose):
-            return ThinkingRefused(f"{shown}; thinking is only taken where it was made", **facts)
+            refused = ThinkingRefused(f"{shown}; thinking is only taken back where it was made", **facts)
+            refused.bound = _BOUND.search(prose) is not None
+            return refused
         if _BAD_PARITY.search(prose):
             return HistoryRefused(f"{shown}; the history does not match what the model said", **facts)
         return BadRequest(f"{shown}; change the request", **facts)
