@@ -329,7 +329,7 @@ class JournalWriter:
         self._records += batch.count
         flight = self._flight = Flight(batch.last)
         if self._thread is not None:
-            self._thread.submit(functools.partial(self.log.commit, batch), flight)
+            self._thread.submit(self.log.commit, batch, flight)
             return flight
         if self._token is not None and isinstance(self._mode, Inline) and self._mode.latency is not None:
             self._simulated = batch
@@ -371,6 +371,8 @@ class JournalWriter:
 
     def _land(self, flight: Flight) -> None:
         """A commit has ended: wake those whose records are safe, and send what has gathered for others."""
+        if self._flight is not flight:
+            return  # Landed already: the thread told us of what we had seen.
         self._flight = None
         self._sync_s.append(flight.seconds)
         if flight.error is not None:

@@ -83,6 +83,14 @@ class Disk(Protocol):
         """Take the lock and write `owner` into its file; `BlockingIOError` if another holds it. The file is never deleted."""
 
 
+def _full_sync(fd: int) -> None:
+    """macOS has no fdatasync, and its fsync does not reach the medium."""
+    fcntl.fcntl(fd, getattr(fcntl, "F_FULLFSYNC", 51))
+
+
+_sync = os.fdatasync if hasattr(os, "fdatasync") else _full_sync
+
+
 class OsFile:
     """A file descriptor behind the `File` protocol."""
 
@@ -104,10 +112,7 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        if hasattr(os, "fdatasync"):
-            os.fdatasync(self._fd)
-        else:  # macOS has no fdatasync, and its fsync does not reach the medium.
-            fcntl.fcntl(self._fd, getattr(fcntl, "F_FULLFSYNC", 51))
+        _sync(self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:

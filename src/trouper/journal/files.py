@@ -12,12 +12,17 @@ from trouper.journal.format import BLOCK_BYTES, TEMPORARY_SUFFIX
 
 def write_all(file: File, data: bytes | memoryview) -> None:
     """Write to the last byte; a write may be short, and one that takes nothing is an error."""
+    taken = file.write(data)
+    if taken == len(data):
+        return
     view = memoryview(data)
-    while view:
-        taken = file.write(view)
+    while True:
         if taken <= 0:
             raise OSError(f"the disk took {taken} of {len(view)} bytes")
         view = view[taken:]
+        if not view:
+            return
+        taken = file.write(view)
 
 
 def create_temporary(disk: Disk, path: str) -> File:

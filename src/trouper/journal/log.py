@@ -104,7 +104,7 @@ class Batch:
         last: int,
         checksum: int,
         count: int,
-        streams: set[str],
+        streams: dict[str, None],
         blobs: list[tuple[str, bytes]],
         durable: bool,
     ) -> None:
@@ -254,7 +254,7 @@ class Log:
         mark = b"+" if self._synced == seq else b""
         lines: list[bytes] = []
         blobs: list[tuple[str, bytes]] = []
-        streams: set[str] = set()
+        streams: dict[str, None] = {}
         durable = False
         for entry in pending:
             payload = b"".join((entry.head, BODY_MARK, entry.body, b"}"))
@@ -266,7 +266,7 @@ class Log:
             seq += 1
             lines.append(b"%d %d %08x%b %b\n" % (seq, len(payload), checksum, mark, payload))
             mark = b""
-            streams.add(entry.stream)
+            streams[entry.stream] = None
             durable = durable or entry.durable
         self._checksum, self._framed = checksum, seq
         return Batch(b"".join(lines), seq, checksum, len(lines), streams, blobs, durable)
@@ -295,7 +295,7 @@ class Log:
                     live = self._cut(live)
                 self._write(live, batch.data)
                 live.records += batch.count
-                live.streams.update(dict.fromkeys(batch.streams))
+                live.streams.update(batch.streams)
                 self._written, self._written_checksum = batch.last, batch.checksum
                 if sync:
                     live.file.sync()

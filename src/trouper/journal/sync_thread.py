@@ -7,25 +7,25 @@ told when it has landed.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable
+
+from trouper.journal.log import Batch
 
 
 class Flight:
     """One commit on its way. `error` and `seconds` are set when it has landed."""
 
-    __slots__ = ("_gate", "_landed", "_mutex", "_tell", "error", "last", "seconds")
+    __slots__ = ("_gate", "_tell", "error", "landed", "last", "seconds")
 
     def __init__(self, last: int) -> None:
         self.last = last
         self.error: BaseException | None = None
         self.seconds = 0.0
-        self._mutex = threading.Lock()
         self._gate = threading.Lock()
         self._gate.acquire()
-        self._landed = False
+        self.landed = False
         self._tell: Callable[[], None] | None = None
 
     def wait(self, seconds: float) -> bool:
@@ -33,49 +33,59 @@ class Flight:
         return self._gate.acquire(True, seconds)
 
     def tell(self, call: Callable[[], None]) -> bool:
-        """Have `call` called by the thread once it lands; False, and no call, if it has landed already."""
-        with self._mutex:
-            if self._landed:
-                return False
-            self._tell = call
-            return True
+        """Have `call` called by the thread once it lands. False if it has landed already; then the call may come or not."""
+        self._tell = call
+        # The thread sets this before it looks for a call: so at least one of us sees the other.
+        return not self.landed
 
     def land(self, error: BaseException | None, seconds: float) -> None:
-        with self._mutex:
-            self.error = error
-            self.seconds = seconds
-            self._landed = True
+        self.error = error
+        self.seconds = seconds
+        self.landed = True
         self._gate.release()
         if self._tell is not None:
             self._tell()
 
 
 class SyncThread:
-    """Runs commits one after another. A daemon: a disk that never answers must not keep a dying process alive."""
+    """Runs commits, one at a time. A daemon: a disk that never answers must not keep a dying process alive."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Flight] | None] = queue.SimpleQueue()
+        # Released by the owner for each job, taken by the thread: half the price of a queue, and there is never a second job.
+        self._go = threading.Lock()
+        self._go.acquire()
+        self._job: tuple[Callable[[Batch], None], Batch, Flight] | None = None
+        self._flight: Flight | None = None
         self._thread = threading.Thread(target=self._run, name="trouper journal sync", daemon=True)
         self._thread.start()
 
-    def submit(self, commit: Callable[[], None], flight: Flight) -> None:
-        self._jobs.put((commit, flight))
+    def submit(self, commit: Callable[[Batch], None], batch: Batch, flight: Flight) -> None:
+        """Begin a commit; the one before must have landed."""
+        self._flight = flight
+        self._job = (commit, batch, flight)
+        self._go.release()
 
     def stop(self) -> None:
-        """End the thread; nothing may be in flight."""
-        self._jobs.put(None)
+        """End the thread; waits for the flight that it may be on."""
+        if self._flight is not None and not self._flight.landed:
+            self._flight.wait(-1)
+        self._go.release()
         self._thread.join()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            commit, flight = job
+        while True:
+            self._go.acquire()
+            job, self._job = self._job, None
+            if job is None:
+                return
+            commit, batch, flight = job
             started = time.perf_counter()
             error: BaseException | None = None
             try:
-                commit()
+                commit(batch)
             except BaseException as caught:
                 # Whatever it is, it is the owner's to raise; a thread that died would leave everyone waiting.
                 error = caught
             flight.land(error, time.perf_counter() - started)
             # The frame must not keep the batch alive while it waits.
-            del job, commit, flight, error
+            del job, commit, batch, flight, error
