@@ -27,9 +27,11 @@ from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
 from trouper.core.session import Phase, State
 from trouper.models.protocol import Model
+from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
 
 if TYPE_CHECKING:
+    from trouper.services.desk import Desk
     from trouper.runtime import Runtime
 
 T = TypeVar("T")
@@ -132,7 +134,8 @@ class Turn:
                 output = _shaped(last.text, self._shape)
             except Exception as problem:  # The class is the caller's, and may refuse more than its schema says.
                 error = Fault(
-                    "invalid_output", f"the reply follows the schema, but no object can be made of it: {problem}"
+                    "invalid_output",
+                    f"the reply follows the schema, but no object can be made of it: {_innermost(problem)}",
                 )
         self.result = TurnResult(
             text=last.text,
@@ -150,7 +153,7 @@ class SessionEnded(UsageError):
     """The session behind this handle is over: closed, or stopped with its runtime."""
 
 
-class Session:
+class Session(BackgroundSide):
     """A conversation that the journal keeps. Get one from `Runtime.session()`."""
 
     def __init__(self, runtime: Runtime, actor: SessionActor, ref: Ref[Any, Any]) -> None:
@@ -168,6 +171,10 @@ class Session:
     @property
     def _state(self) -> Any:
         return self._actor.state
+
+    @property
+    def _desk(self) -> Desk:
+        return self._runtime.desk(self.id)
 
     @property
     def state(self) -> State:
@@ -452,6 +459,13 @@ def _attached(item: Attachment, limit: int) -> Media:
         raise UsageError(f"attachment {str(path)!r} cannot be read: {error.strerror}; check the path") from error
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return Media(kind, base64.b64encode(data).decode("ascii"), name=path.name)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first cause in a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _schema_of(output: type | Mapping[str, Json] | None) -> Mapping[str, Json] | None:

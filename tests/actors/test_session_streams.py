@@ -142,7 +142,9 @@ async def test_a_reply_that_its_own_provider_cannot_read_is_asked_for_once_more(
     ],
     ids=["connect", "first event", "step"],
 )
-async def test_each_deadline_makes_silence_a_network_fault(autojump_clock, open_checked, deadlines, model, waited, says):
+async def test_each_deadline_makes_silence_a_network_fault(
+    autojump_clock, open_checked, deadlines, model, waited, says
+):
     """L12"""
     limits = Limits(deadlines=deadlines, retry=Retry(opens=0, attempts=1))
     async with open_checked(model, limits=limits) as runtime:
@@ -296,7 +298,9 @@ async def test_what_follows_the_end_marker_is_not_read(autojump_clock, open_chec
         assert (await (await runtime.session("s")).ask("hello")).text == "All."
 
 
-async def test_a_client_that_raises_something_of_its_own_ends_the_turn_and_not_the_session(autojump_clock, open_checked, caplog):
+async def test_a_client_that_raises_something_of_its_own_ends_the_turn_and_not_the_session(
+    autojump_clock, open_checked, caplog
+):
     """L1: a model client is foreign code. Its words may hold a key, so they go to the log alone."""
 
     def broken(request):

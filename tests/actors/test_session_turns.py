@@ -34,7 +34,9 @@ async def look(n: int = 0) -> dict[str, int]:
     return {"n": n}
 
 
-async def test_a_turn_takes_a_prompt_attachments_a_system_prompt_and_the_history(autojump_clock, open_checked, tmp_path):
+async def test_a_turn_takes_a_prompt_attachments_a_system_prompt_and_the_history(
+    autojump_clock, open_checked, tmp_path
+):
     """L1"""
     picture = tmp_path / "a.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n....")

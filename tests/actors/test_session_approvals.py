@@ -1,0 +1,162 @@
+"""Approvals and client-side calls inside a turn (T4, L20): asked for, given, denied, lapsed; silence is never approval."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from session_watch import recorded, seen, wait_idle
+
+from trouper import CommandRejected, Limits, Rule, tool
+from trouper.core.events import ApprovalGiven, ApprovalRequested, CallEnded, CallHeld, CallStarted
+from trouper.core.messages import Outcome
+from trouper.models import Scripted, call, reply
+
+ran: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _clear() -> None:
+    ran.clear()
+
+
+@tool(policy="requires_approval")
+async def deploy(where: str) -> str:
+    """Deploys."""
+    ran.append(where)
+    return f"deployed to {where}"
+
+
+@tool(policy="client_side")
+async def show_map(city: str) -> str:
+    """The host shows a map."""
+    raise AssertionError("the host answers this call")
+
+
+async def test_a_call_that_needs_approval_waits_for_it(autojump_clock, open_checked, journal):
+    model = Scripted([reply(call("deploy", where="prod")), reply("Done.")])
+    async with open_checked(model, tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("deploy") as turn:
+            asked = await seen(turn, ApprovalRequested)
+            assert session.approvals == (asked.call,)
+            await trio.sleep(100)
+            assert not ran
+            await session.approve(asked.call, by="ada")
+            assert (await turn.wait_ended()).text == "Done."
+    assert ran == ["prod"]
+    assert recorded(journal, ApprovalGiven)[0].by == "ada"
+
+
+async def test_always_holds_for_every_later_call_of_the_tool(autojump_clock, open_checked, journal):
+    script = [reply(call("deploy", where=where)) for where in ("a", "b")]
+    async with open_checked(Scripted([*script, reply("Done.")]), tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("deploy") as turn:
+            await session.approve((await seen(turn, ApprovalRequested)).call, always=True)
+            await turn.wait_ended()
+    assert ran == ["a", "b"] and len(recorded(journal, ApprovalRequested)) == 1
+
+
+async def test_a_denial_is_the_models_to_read(autojump_clock, open_checked):
+    model = Scripted([reply(call("deploy", where="prod")), reply("As you wish.")])
+    async with open_checked(model, tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("deploy") as turn:
+            await session.deny((await seen(turn, ApprovalRequested)).call, "Not today.")
+            await turn.wait_ended()
+    (given,) = model.requests[1].messages[-1].answers
+    assert given.outcome is Outcome.DENIED and "Not today." in given.content and not ran
+
+
+async def test_silence_is_never_approval(autojump_clock, open_checked):
+    """T4: an approval that nobody gives lapses as a denial."""
+    model = Scripted([reply(call("deploy", where="prod")), reply("Nobody was there.")])
+    async with open_checked(model, tools=[deploy], limits=Limits(approval_s=60.0)) as runtime:
+        session = await runtime.session("s")
+        begun = trio.current_time()
+        async with session.turn("deploy") as turn:
+            await turn.wait_ended()
+        assert trio.current_time() - begun == pytest.approx(60, abs=0.5)
+    assert model.requests[1].messages[-1].answers[0].outcome is Outcome.DENIED and not ran
+
+
+async def test_without_anybody_to_ask_the_call_is_denied_at_once(autojump_clock, open_checked):
+    model = Scripted([reply(call("deploy", where="prod")), reply("Nobody was there.")])
+    async with open_checked(model, tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        begun = trio.current_time()
+        await session.send("deploy")
+        while session.last is None:
+            await trio.sleep(0.1)
+        assert trio.current_time() - begun < 2
+    assert model.requests[1].messages[-1].answers[0].outcome is Outcome.DENIED and not ran
+
+
+async def test_an_interrupt_ends_an_approval_too(autojump_clock, open_checked, journal):
+    """L21"""
+    async with open_checked(Scripted([reply(call("deploy", where="prod")), reply("Fine.")]), tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("deploy") as turn:
+            asked = await seen(turn, ApprovalRequested)
+            await session.interrupt()
+        assert session.approvals == ()
+        with pytest.raises(CommandRejected, match="not waiting"):
+            await session.approve(asked.call)
+        assert (await session.ask("and?")).text == "Fine."
+    assert recorded(journal, CallEnded)[0].outcome is Outcome.CANCELLED and not ran
+
+
+async def test_an_approval_binds_the_call_as_it_stands(autojump_clock, open_checked):
+    """T4: neither unknown nor ended calls can be approved."""
+    async with open_checked(Scripted([reply("Hi.")]), tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(CommandRejected):
+            await session.approve("call_9_9_9")
+        await session.ask("hello")
+
+
+async def test_a_rule_may_ask_for_any_tool(autojump_clock, open_checked, journal):
+    @tool(readonly=True)
+    async def look() -> str:
+        """Looks."""
+        return "seen"
+
+    model = Scripted([reply(call("look"), call("deploy", where="x")), reply("Done.")])
+    rules = [Rule("look", "ask"), Rule("deploy", "allow")]
+    async with open_checked(model, tools=[look, deploy], policies=rules) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go") as turn:
+            asked = await seen(turn, ApprovalRequested)
+            await session.approve(asked.call)
+            await turn.wait_ended()
+    assert asked.call == "call_1_1_0"
+    assert {given.outcome for given in model.requests[1].messages[-1].answers} == {Outcome.OK}
+
+
+@pytest.mark.parametrize("error", [False, True])
+async def test_a_client_side_call_is_answered_by_the_host(autojump_clock, open_checked, journal, error):
+    model = Scripted([reply(call("show_map", city="Ulm")), reply("There.")])
+    async with open_checked(model, tools=[show_map]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("where?") as turn:
+            held = await seen(turn, CallHeld)
+            await session.answer(held.call, {"shown": True, "at": (48.4, 9.98)}, error=error)
+            assert (await turn.wait_ended()).text == "There."
+    (given,) = model.requests[1].messages[-1].answers
+    assert given.content == {"shown": True, "at": [48.4, 9.98]}
+    assert given.outcome is (Outcome.ERROR if error else Outcome.OK)
+    assert not recorded(journal, CallStarted)
+
+
+async def test_a_turn_with_a_pending_approval_can_be_steered(autojump_clock, open_checked):
+    """L10"""
+    model = Scripted([reply(call("deploy", where="prod")), reply("Understood.")])
+    async with open_checked(model, tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("deploy") as turn:
+            asked = await seen(turn, ApprovalRequested)
+            await session.send("wait, to staging!")
+            await session.deny(asked.call)
+            await turn.wait_ended()
+        await wait_idle(session)
+    assert [m.text for m in model.requests[1].messages if m.role == "user"] == ["deploy", "wait, to staging!"]

@@ -1,0 +1,100 @@
+"""Budgets (L25, I27): tokens, steps, tool calls and wall time, per session and per runtime."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from session_watch import recorded
+
+from trouper import Budget, Limits, Usage, tool
+from trouper.core.events import BudgetWarned, CallEnded, StepStarted, TurnEnded
+from trouper.core.messages import Outcome
+from trouper.models import Scripted, call, reply, stall
+
+
+@tool(readonly=True)
+async def look(n: int = 0) -> dict[str, int]:
+    """Look at something."""
+    return {"n": n}
+
+
+def rounds(count: int, **usage: int) -> list:
+    return [reply(call("look", n=n), usage=Usage(**usage) if usage else None) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("budget", "what", "spent"),
+    [
+        (Budget(tokens=100), "tokens", [80.0]),
+        (Budget(steps=5), "steps", [4]),
+        (Budget(tool_calls=5), "tool_calls", [4]),
+    ],
+    ids=["tokens", "steps", "tool calls"],
+)
+async def test_a_session_warns_at_80_percent_and_then_ends_as_budget(
+    autojump_clock, open_checked, journal, budget, what, spent
+):
+    """L25, I27: overshot by at most one step."""
+    model = Scripted([*rounds(20, input=15, output=5), reply("never")])
+    async with open_checked(model, tools=[look], limits=Limits(max_steps=0)) as runtime:
+        session = await runtime.session("s", budget=budget)
+        result = await session.ask("go")
+        assert (result.stop_reason, result.error.kind) == ("budget", "budget")
+        assert what in result.error.message and len(model.requests) == 5
+        # A further turn ends at once, and nobody is asked.
+        assert (await session.ask("more")).stop_reason == "budget" and len(model.requests) == 5
+        # With more of it, the session goes on.
+        await runtime.session("s", budget=Budget(), model=Scripted([reply("Here.")]))
+        assert (await session.ask("and now?")).text == "Here."
+    assert [(warned.what, warned.spent) for warned in recorded(journal, BudgetWarned)] == [(what, spent[0])]
+
+
+async def test_wall_time_ends_a_turn_wherever_it_is(autojump_clock, open_checked, journal):
+    """L25"""
+
+    @tool
+    async def wait() -> str:
+        """Waits."""
+        await trio.sleep(100)
+        return "x"
+
+    model = Scripted([reply("Begun ", stall(100), "never"), reply(call("wait"))])
+    async with open_checked(model, tools=[wait], budget=Budget(wall_s=30.0)) as runtime:
+        session = await runtime.session("s")
+        for expected in ("Begun ", ""):
+            begun = trio.current_time()
+            result = await session.ask("go")
+            assert trio.current_time() - begun == pytest.approx(30, abs=0.1)
+            assert (result.stop_reason, result.error.kind, result.text) == ("budget", "budget", expected)
+    assert recorded(journal, CallEnded)[0].outcome is Outcome.CANCELLED
+    assert len(recorded(journal, TurnEnded)) == 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "requests", "what"),
+    [
+        (Budget(tokens=100), 5, "runtime tokens"),
+        (Budget(steps=4), 4, "runtime steps"),
+        (Budget(tool_calls=5), 5, "runtime tool_calls"),
+    ],
+    ids=["tokens", "steps", "tool calls"],
+)
+async def test_a_runtime_has_a_budget_for_all_its_sessions(
+    autojump_clock, open_checked, journal, budget, requests, what
+):
+    """L25: per harness."""
+    model = Scripted([*rounds(20, input=15, output=5)])
+    async with open_checked(model, tools=[look], limits=Limits(max_steps=2), budget=budget) as runtime:
+        ends = [(await (await runtime.session(name)).ask("go")).stop_reason for name in ("a", "b", "c", "d")]
+    assert len(model.requests) == requests
+    assert ends[0] == "max_steps" and ends[-1] == "budget"
+    (warned,) = recorded(journal, BudgetWarned)
+    assert warned.what == what and 0.8 <= warned.spent / warned.cap <= 1
+
+
+async def test_without_a_budget_nothing_is_capped(autojump_clock, open_checked, journal):
+    """L25"""
+    model = Scripted([*rounds(30, input=10**9, output=10**9), reply("Done.")])
+    async with open_checked(model, tools=[look], limits=Limits(max_steps=0)) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Done."
+    assert not recorded(journal, BudgetWarned) and len(recorded(journal, StepStarted)) == 31

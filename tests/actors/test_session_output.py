@@ -1,0 +1,99 @@
+"""Structured output: the final text follows a JSON Schema, or a class; one repair round, then a clear error."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from session_watch import recorded
+
+from trouper import TurnFailed, tool
+from trouper.core.events import OutputMismatched, TurnEnded
+from trouper.models import Scripted, call, reply
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "degrees": {"type": "number"}},
+    "required": ["city", "degrees"],
+}
+
+
+@attrs.frozen
+class Weather:
+    city: str
+    degrees: float
+
+    def __attrs_post_init__(self) -> None:
+        if self.degrees < -273:
+            raise ValueError("colder than nothing")
+
+
+@tool(readonly=True)
+async def measure() -> int:
+    """Measures."""
+    return 21
+
+
+@pytest.mark.parametrize("text", ['{"city": "Ulm", "degrees": 21}', '```json\n{"city": "Ulm", "degrees": 21}\n```'])
+async def test_output_that_follows_a_schema_comes_parsed(autojump_clock, open_checked, text):
+    model = Scripted([reply(text)])
+    async with open_checked(model) as runtime:
+        result = await (await runtime.session("s")).ask("the weather?", output=SCHEMA)
+    assert result.output == {"city": "Ulm", "degrees": 21} and result.text == text
+    assert model.requests[0].response_schema == SCHEMA
+
+
+async def test_output_of_a_class_comes_as_an_object(autojump_clock, open_checked):
+    model = Scripted([reply(call("measure")), reply('{"city": "Ulm", "degrees": 21}')])
+    async with open_checked(model, tools=[measure]) as runtime:
+        result = await (await runtime.session("s")).ask("the weather?", output=Weather)
+    assert result.output == Weather("Ulm", 21.0)
+
+
+@pytest.mark.parametrize(
+    ("miss", "told"),
+    [("It is warm.", "not JSON"), ('{"city": "Ulm"}', "degrees"), ('{"city": 7, "degrees": "hot"}', "city")],
+    ids=["no JSON", "a field is missing", "wrong types"],
+)
+async def test_a_miss_is_told_to_the_model_once(autojump_clock, open_checked, journal, miss, told):
+    model = Scripted([reply(miss), reply('{"city": "Ulm", "degrees": 21}')])
+    async with open_checked(model) as runtime:
+        result = await (await runtime.session("s")).ask("the weather?", output=Weather)
+    assert result.output == Weather("Ulm", 21.0) and result.steps == 2
+    note = model.requests[1].messages[-1]
+    assert note.kind == "note" and told in note.text
+    assert len(recorded(journal, OutputMismatched)) == 1
+
+
+async def test_a_second_miss_is_a_clear_error(autojump_clock, open_checked, journal):
+    model = Scripted([reply("no"), reply("never"), reply("not asked")])
+    async with open_checked(model) as runtime:
+        result = await (await runtime.session("s")).ask("the weather?", output=SCHEMA)
+    assert (result.stop_reason, result.error.kind, result.output) == ("error", "invalid_output", None)
+    assert "schema" in result.error.message and len(model.requests) == 2
+    with pytest.raises(TurnFailed):
+        result.raise_for_error()
+    assert len(recorded(journal, TurnEnded)) == 1
+
+
+async def test_a_class_that_refuses_what_its_schema_allows_is_a_clear_error(autojump_clock, open_checked):
+    async with open_checked(Scripted([reply('{"city": "Ulm", "degrees": -300}')])) as runtime:
+        result = await (await runtime.session("s")).ask("the weather?", output=Weather)
+    assert result.output is None and result.error.kind == "invalid_output"
+    assert "colder than nothing" in result.error.message
+
+
+@pytest.mark.parametrize("stop", ["refusal", "max_tokens"])
+async def test_a_refusal_or_a_cut_has_no_output_and_is_no_error_of_ours(autojump_clock, open_checked, journal, stop):
+    async with open_checked(Scripted([reply('{"city": "U', stop=stop)])) as runtime:
+        result = await (await runtime.session("s")).ask("the weather?", output=Weather)
+    assert (result.stop_reason, result.output, result.error) == (stop, None, None)
+    assert not recorded(journal, OutputMismatched)
+
+
+async def test_the_next_turn_is_free_again(autojump_clock, open_checked):
+    model = Scripted([reply('{"city": "Ulm", "degrees": 21}'), reply("Plain words.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        await session.ask("the weather?", output=SCHEMA)
+        assert (await session.ask("in words?")).text == "Plain words."
+    assert model.requests[1].response_schema is None
