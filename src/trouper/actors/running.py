@@ -8,15 +8,15 @@ import trio
 
 
 class Running:
-    """The work runs in `scope`, which may be renewed as long as nobody has stopped it; an attempt that ran into its deadline leaves its scope behind.
+    """The work runs in a scope, which may be renewed as long as nobody has stopped it; an attempt that ran into its deadline leaves its scope behind.
 
     Deadlines and stops share one scope, since scopes are what a step spends its time on; `stopped` tells them apart.
     """
 
-    __slots__ = ("_done", "ended", "scope", "stopped")
+    __slots__ = ("_done", "_scope", "ended", "stopped")
 
     def __init__(self) -> None:
-        self.scope = trio.CancelScope()
+        self._scope: trio.CancelScope | None = None
         #: Nobody wants it any more.
         self.stopped = False
         self.ended = False
@@ -25,15 +25,20 @@ class Running:
 
     def stop(self) -> None:
         self.stopped = True
-        if not self.ended:
-            self.scope.cancel()
+        if self._scope is not None and not self.ended:
+            self._scope.cancel()
 
     def renew(self, deadline: float = math.inf) -> trio.CancelScope:
         """A fresh scope to run in; one that is cancelled already if the work was stopped meanwhile."""
-        self.scope = trio.CancelScope(deadline=deadline)
+        scope = self._scope = trio.CancelScope(deadline=deadline)
         if self.stopped:
-            self.scope.cancel()
-        return self.scope
+            scope.cancel()
+        return scope
+
+    def extend(self, deadline: float) -> None:
+        """Another deadline for the scope that it runs in now."""
+        if self._scope is not None:
+            self._scope.deadline = deadline
 
     def end(self) -> None:
         self.ended = True
