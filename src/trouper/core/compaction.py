@@ -55,10 +55,15 @@ def pick_split(messages: tuple[Message, ...], keep_pairs: int, min_messages: int
 
 
 def forced_split(messages: tuple[Message, ...], keep_pairs: int) -> int:
-    """As `pick_split`, for a history that must shrink whatever it costs: keeps fewer and fewer pairs, but at least the last user's message on."""
+    """As `pick_split`, for a history that must shrink: keeps fewer and fewer pairs until half of it is gone, but at least the last user's message on."""
+    split = 0
+    half = sum(map(estimate_message, messages)) // 2
     for pairs in range(keep_pairs, 0, -1):
-        if split := pick_split(messages, pairs, 2):
+        split = pick_split(messages, pairs, 2) or split
+        if split and sum(map(estimate_message, messages[split:])) <= half:
             return split
+    if split:
+        return split
     split = len(messages) - 1
     while split > 0 and messages[split].role == "tool":
         split -= 1
