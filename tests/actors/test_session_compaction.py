@@ -1,0 +1,402 @@
+"""Compaction in a session (L24, L26-L34, I35): when, how cheaply, what is said, and that it never does harm."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from session_watch import names, recorded
+
+from trouper import CommandRejected, Compaction, Limits, Usage, tool
+from trouper.core.compaction import DROPPED_NOTE, HAND_OVER_PROMPT, SUMMARY_CLOSE, SUMMARY_OPEN
+from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked, ModelFailed, TurnEnded
+from trouper.core.history import History, problems
+from trouper.core.session import State, evolve
+from trouper.models import AuthFailed, ContextOverflow, Scripted, call, fail, reply, stall
+
+WORDS = "word " * 40  # 200 characters: 50 tokens
+SMALL = Limits(compaction=Compaction(threshold=400, keep_pairs=2, min_messages=6))
+
+
+def talk(count: int, **usage: int) -> list:
+    return [reply(f"Answer {n}. {WORDS}", usage=Usage(**usage) if usage else None) for n in range(count)]
+
+
+async def filled(session, count: int) -> None:
+    for n in range(count):
+        await session.ask(f"Question {n}. {WORDS}")
+
+
+def summaries(model: Scripted) -> list:
+    return [request for request in model.requests if request.purpose == "compaction"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "window"),
+    [
+        (Compaction(threshold=400, keep_pairs=2, min_messages=6), None),
+        (Compaction(share=0.5, keep_pairs=2, min_messages=6), 800),
+        (Compaction(share=0.5, window=800, keep_pairs=2, min_messages=6), 10**6),
+    ],
+    ids=["threshold", "share of the window", "window overridden"],
+)
+async def test_it_sets_in_before_the_call_that_would_be_too_large(
+    autojump_clock, open_checked, journal, policy, window
+):
+    """L26 (seed 004: compaction is invoked between steps)."""
+    model = Scripted([*talk(4), reply("They asked four things."), reply("Here.")], context_window=window)
+    async with open_checked(model, limits=Limits(compaction=policy)) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        assert not recorded(_so_far(runtime), CompactionStarted)
+        assert (await session.ask("And now?")).text == "Here."
+    (ended,) = recorded(journal, CompactionEnded)
+    assert ended.how == "summary" and ended.tokens_after < ended.tokens_before
+    assert (ended.messages_before, ended.messages_after) == (9, 5)
+    sent = model.requests[-1].messages
+    assert sent[0].kind == "summary" and "They asked four things." in sent[0].text
+    assert [message.text for message in sent[1:]][-1] == "And now?"
+
+
+async def test_it_is_off_when_neither_share_nor_threshold_is_known(autojump_clock, open_checked, journal):
+    """L26: the default share needs a known window."""
+    model = Scripted(talk(12))
+    async with open_checked(model) as runtime:
+        await filled(await runtime.session("s"), 12)
+    assert not recorded(journal, CompactionStarted) and len(model.requests) == 12
+
+
+async def test_reported_tokens_count_for_more_than_the_estimate(autojump_clock, open_checked, journal):
+    """L26: anchored on the last reported input tokens."""
+    model = Scripted(
+        [
+            *talk(4, input=50),
+            reply("Done.", usage=Usage(input=50)),
+            reply("Done.", usage=Usage(input=9_000)),
+            reply("A summary."),
+            reply("Here."),
+        ]
+    )
+    async with open_checked(model, limits=SMALL) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        await session.ask("more")  # By our own estimate this is too large; the provider says that it is not.
+        assert not recorded(_so_far(runtime), CompactionStarted)
+        await session.ask("more")
+        await session.ask("more")
+    assert recorded(journal, CompactionStarted)[0].tokens_before > 9_000
+
+
+async def test_old_results_are_masked_first_and_no_model_is_asked(autojump_clock, open_checked, journal):
+    """L27: outside the last two user turns; if that is enough, no model call is made."""
+
+    @tool(readonly=True)
+    async def dump() -> str:
+        """A lot of text."""
+        return "x" * 12_000  # 3,000 tokens
+
+    model = Scripted([reply(call("dump")), reply("Dumped."), reply("Two."), reply("Three.")])
+    limits = Limits(compaction=Compaction(threshold=2_500, keep_pairs=2, min_messages=6))
+    async with open_checked(model, tools=[dump], limits=limits) as runtime:
+        session = await runtime.session("s")
+        await session.ask("one")
+        whole = session.history[2]
+        await session.ask("two")
+        assert session.history[2] == whole  # Within the last two user turns.
+        await session.ask("three")
+        masked = session.history[2]
+    assert not summaries(model)
+    assert masked.answers[0].call_id == whole.answers[0].call_id and "12000 characters" in masked.answers[0].content
+    assert model.requests[-1].messages[2] == masked
+    (event,) = recorded(journal, HistoryMasked)
+    assert event.tokens_before - event.tokens_after > 2_000
+
+
+async def test_masking_that_saves_too_little_is_not_done(autojump_clock, open_checked, journal):
+    """L27: at least 2,000 tokens."""
+
+    @tool(readonly=True)
+    async def dump() -> str:
+        """Some text."""
+        return "x" * 6_000  # 1,500 tokens
+
+    model = Scripted([reply(call("dump")), *talk(3), reply("A summary."), reply("Here.")])
+    limits = Limits(compaction=Compaction(threshold=1_700, keep_pairs=1, min_messages=6))
+    async with open_checked(model, tools=[dump], limits=limits) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+    assert not recorded(journal, HistoryMasked)
+    assert summaries(model)
+
+
+async def test_the_summary_is_asked_with_the_same_prefix_and_a_prompt_of_our_own(autojump_clock, open_checked):
+    """L28: same system prompt and tools, so that the provider's cache serves."""
+
+    @tool(readonly=True)
+    async def look() -> str:
+        """Looks."""
+        return "seen"
+
+    model = Scripted([*talk(4), reply("A summary."), reply("Here.")])
+    async with open_checked(model, tools=[look], limits=SMALL) as runtime:
+        session = await runtime.session("s", system="Be brief.")
+        await filled(session, 4)
+        await session.ask("And now?")
+    (asked,) = summaries(model)
+    turn = model.requests[3]
+    assert (asked.system, asked.tools) == (turn.system, turn.tools) == ("Be brief.", asked.tools)
+    assert asked.messages[:-1] == turn.messages[: len(asked.messages) - 1]
+    prompt = asked.messages[-1]
+    assert (prompt.role, prompt.text) == ("user", HAND_OVER_PROMPT)
+    for word in ("constraint", "decision", "file paths", "next steps", "earlier hand-over"):
+        assert word in HAND_OVER_PROMPT
+
+
+async def test_the_summary_is_one_tagged_message_and_the_last_pairs_stay(autojump_clock, open_checked):
+    """L29, L30: six pairs by default; below eight entries nothing happens."""
+    model = Scripted([*talk(8), reply("A summary."), reply("Here.")])
+    async with open_checked(model, limits=Limits(compaction=Compaction(threshold=800))) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 8)
+        before = session.history
+        await session.ask("And now?")
+        after = session.history
+    assert after[0].role == "user" and after[0].kind == "summary"
+    assert after[0].text == f"{SUMMARY_OPEN}\nA summary.\n{SUMMARY_CLOSE}"
+    # Twelve messages are the last six pairs, with the question that was asked.
+    assert after[1:12] == before[-11:] and [message.text for message in after[12:]] == ["And now?", "Here."]
+
+
+async def test_too_few_entries_are_left_alone(autojump_clock, open_checked, journal):
+    """L29: below 8 entries nothing happens."""
+    model = Scripted(talk(4))
+    async with open_checked(model, limits=Limits(compaction=Compaction(threshold=10))) as runtime:
+        await filled(await runtime.session("s"), 3)
+        assert not summaries(model)
+    assert not recorded(journal, CompactionStarted)
+
+
+async def test_a_second_compaction_folds_the_old_summary_and_the_newly_aged_turns_only(autojump_clock, open_checked):
+    """L30"""
+    model = Scripted([], exhausted="repeat")
+    count = iter(range(1, 100))
+
+    def answered(request):
+        if request.purpose == "compaction":
+            return reply(f"Summary {next(count)}.")
+        return reply(f"Fine. {WORDS}")
+
+    model = Scripted([answered], exhausted="repeat")
+    async with open_checked(model, limits=SMALL) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 9)
+        history = session.history
+    first, second = summaries(model)[:2]
+    assert second.messages[0].kind == "summary" and "Summary 1." in second.messages[0].text
+    assert "Question 0" in first.messages[0].text
+    assert all("Question 0" not in message.text for message in second.messages)
+    assert sum(message.kind == "summary" for message in history) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (fail(AuthFailed("no")), "auth"),
+        (reply("  \n ", stop="end_turn"), None),
+        (reply(call("look")), "other"),
+        (reply("much " * 2_000), None),
+    ],
+    ids=["fails", "is empty", "calls a tool", "is not smaller"],
+)
+async def test_a_summary_that_is_none_falls_back_to_dropping_the_oldest(
+    autojump_clock, open_checked, journal, answer, why
+):
+    """L31: a compaction never fails a turn, and never grows the history."""
+
+    @tool(readonly=True)
+    async def look() -> str:
+        """Looks."""
+        return "seen"
+
+    model = Scripted([*talk(4), answer, reply("Here.")])
+    async with open_checked(model, tools=[look], limits=SMALL) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        result = await session.ask("And now?")
+        assert (result.text, result.error) == ("Here.", None)
+        assert session.history[0].kind == "note" and session.history[0].text == DROPPED_NOTE
+    (ended,) = recorded(journal, CompactionEnded)
+    assert ended.how == "dropped" and ended.tokens_after < ended.tokens_before
+    assert (ended.fault.kind if ended.fault else None) == why
+
+
+async def test_dropping_carries_an_earlier_summary_over(autojump_clock, open_checked):
+    """L30, L31"""
+    summaries_given = iter([reply("The user is called Ada."), fail(AuthFailed("no"))])
+
+    def answered(request):
+        return next(summaries_given) if request.purpose == "compaction" else reply(f"Fine. {WORDS}")
+
+    model = Scripted([answered], exhausted="repeat")
+    async with open_checked(model, limits=SMALL) as runtime:
+        session = await runtime.session("s")
+        while len(summaries(model)) < 2:
+            await session.ask(f"Question. {WORDS}")
+        assert "The user is called Ada." in session.history[0].text and DROPPED_NOTE in session.history[0].text
+
+
+async def test_a_context_overflow_compacts_once_and_asks_once_more(autojump_clock, open_checked, journal):
+    """L32"""
+    model = Scripted([*talk(4), fail(ContextOverflow("too long")), reply("A summary."), reply("Here.")])
+    async with open_checked(model) as runtime:  # Automatic compaction is off.
+        session = await runtime.session("s")
+        await filled(session, 4)
+        result = await session.ask("And now?")
+    assert (result.text, result.error, result.steps) == ("Here.", None, 1)
+    (started,) = recorded(journal, CompactionStarted)
+    assert started.forced
+    # Half of it at least, or the next request would be too long again.
+    refused, accepted = model.requests[4], model.requests[-1]
+    assert 2 * History.of(accepted.messages).tokens <= History.of(refused.messages).tokens
+
+
+async def test_a_second_overflow_is_terminal(autojump_clock, open_checked, journal):
+    """L32"""
+    overflow = fail(ContextOverflow("too long"))
+    model = Scripted([*talk(4), overflow, reply("A summary."), overflow, reply("Here.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        result = await session.ask("And now?")
+        assert (result.stop_reason, result.error.kind) == ("error", "context_overflow")
+        # I35: the session can still make one more turn.
+        assert (await session.ask("again")).text == "Here."
+    assert len(recorded(journal, ModelFailed)) == 2
+
+
+async def test_an_overflow_that_masking_alone_can_mend_is_asked_again(autojump_clock, open_checked, journal):
+    """L27, L32: also if no summary can be had."""
+
+    @tool(readonly=True)
+    async def dump() -> str:
+        """A lot of text."""
+        return "x" * 12_000
+
+    no = fail(AuthFailed("no"))
+    model = Scripted([reply(call("dump")), reply("ok"), fail(ContextOverflow("too long")), no, reply("Here.")])
+    async with open_checked(model, tools=[dump]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("a")
+        assert (await session.ask("b")).text == "Here."
+    assert recorded(journal, HistoryMasked)
+
+
+async def test_an_overflow_that_nothing_can_mend_says_so(autojump_clock, open_checked, journal):
+    """L32"""
+    model = Scripted([fail(ContextOverflow("too long")), fail(AuthFailed("no")), reply("Here.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("short")
+        assert (result.stop_reason, result.error.kind) == ("error", "context_overflow")
+    assert len(recorded(journal, TurnEnded)) == 1
+
+
+async def test_the_journal_keeps_the_whole_history(autojump_clock, open_checked, journal):
+    """L33: replaying to before it shows it all."""
+    model = Scripted([*talk(4), reply("A summary."), reply("Here.")])
+    async with open_checked(model, limits=SMALL) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        await session.ask("And now?")
+    state = State()
+    for record in journal:
+        for event in record.events:
+            if isinstance(event, CompactionStarted):
+                before = state.history.messages
+            state = evolve(state, event)
+    assert before[0].text.startswith("Question 0")
+    assert len(before) == 9 and len(state.history.messages) == 6
+
+
+async def test_a_compaction_on_demand_tells_what_it_did(autojump_clock, open_checked, journal):
+    """L34"""
+    model = Scripted([*talk(8), reply("A summary.", usage=Usage(input=700, output=5)), reply("Here.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        assert await session.compact() is None  # Nothing to do.
+        await filled(session, 8)
+        before = session.statistics()
+        done = await session.compact()
+        after = session.statistics()
+        assert (await session.ask("And now?")).text == "Here."
+    assert (done.messages_before, done.messages_after) == (before.messages, after.messages) == (16, 13)
+    assert (done.tokens_before, done.tokens_after) == (before.tokens, after.tokens)
+    assert after.usage == Usage(input=700, output=5)
+
+
+async def test_a_compaction_on_demand_can_be_interrupted_and_is_refused_in_mid_turn(
+    autojump_clock, open_checked, journal
+):
+    """L15, L34"""
+    model = Scripted([*talk(8), reply(stall(50), "A summary."), reply(stall(5), "Here.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 8)
+        before = session.history
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.compact)
+            await trio.sleep(1)
+            with pytest.raises(CommandRejected):
+                await session.compact()
+            await session.interrupt()
+        assert session.history == before
+        async with session.turn("And now?") as turn:
+            with pytest.raises(CommandRejected, match="busy"):
+                await session.compact()
+            await turn.wait_ended()
+    assert [ended.how for ended in recorded(journal, CompactionEnded)] == ["unchanged"]
+
+
+async def test_a_compactions_usage_is_in_the_total_and_in_a_bucket_of_its_own(autojump_clock, open_checked):
+    """L24 (seed 004: attributes compaction usage to a sub-bucket and the total)."""
+    model = Scripted(
+        [
+            *talk(4),
+            reply("A summary.", usage=Usage(input=300, output=7)),
+            reply("Here.", usage=Usage(input=90, output=3)),
+        ]
+    )
+    async with open_checked(model, limits=SMALL) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        result = await session.ask("And now?")
+        assert session._state.spent.compaction == Usage(input=300, output=7)
+        assert runtime.statistics().usage == Usage(input=390, output=10)
+    assert result.compaction_usage == Usage(input=300, output=7)
+    assert result.usage == Usage(input=390, output=10)
+
+
+async def test_steps_of_one_turn_are_compacted_too(autojump_clock, open_checked, journal):
+    """L26: checked before every model call, not once a turn."""
+
+    @tool(readonly=True)
+    async def dump(n: int) -> str:
+        """Some text."""
+        return f"{n} {WORDS}"
+
+    def answered(request):
+        if request.purpose == "compaction":
+            return reply("So far so good.")
+        return reply(call("dump", n=request.step)) if request.step < 7 else reply("Done.")
+
+    model = Scripted([answered], exhausted="repeat")
+    async with open_checked(model, tools=[dump], limits=SMALL) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Done."
+    assert names(journal).count("CompactionEnded") >= 1
+    for request in model.requests:
+        assert not problems(request.messages)
+
+
+def _so_far(runtime):
+    from trouper.testing.invariants import records_of
+
+    return list(records_of(runtime._log))
