@@ -20,8 +20,18 @@ from typing import Any, cast
 import trio
 
 from _report import Row, parse_arguments, print_rows
+from trouper import codec
 from trouper.actors.journal import JournalWriter, Threaded
+from trouper.core.calls import Preparation
+from trouper.core.commands import Command, DeliverReply, DeliverResult, OpenSession, Submit
+from trouper.core.decisions import step
+from trouper.core.ids import call_id
+from trouper.core.messages import Message, Outcome, Text, ToolCall, Usage
+from trouper.core.session import State
+from trouper.core.settings import TurnOptions
 from trouper.journal import Entry, Level, Log, OsDisk, open_log, open_reader, verify
+from trouper.journal.format import stream_of
+from trouper.roster import fold
 
 BODY = b'{"cause":{"type":"Say","text":"%b"},"events":[{"type":"TurnStarted","turn":3}]}' % (b"x" * 120)
 
@@ -234,13 +244,58 @@ def history(root: Path, count: int) -> list[Row]:
     verified = report.records / (time.perf_counter() - start)
     start = time.perf_counter()
     read = sum(1 for _ in open_reader(place).records()) / (time.perf_counter() - start)
-    # The rebuild of typed events from these records belongs here, beside `read`.
     return [
         Row(f"open {count:,} events with a snapshot", after_close, "s", "goal", 1.0),
         Row(f"open {count:,} events after a kill", after_kill, "s", "goal", 1.0),
         Row("verify", verified, "events/s", "goal", 300_000),
         Row("read all", read, "events/s", "verify", verified),
     ]
+
+
+def rebuild(root: Path, sessions: int) -> list[Row]:
+    """Real sessions of twenty tool turns each: read, decode to typed events, fold to the state."""
+    place = root / "rebuild"
+    log = open_log(place, level="write")
+    events = 0
+    for number in range(sessions):
+        state, seq = State(), 0
+        for command in talk(f"s{number}"):
+            decided, state = step(state, command)
+            record = codec.Record(f"s{number}", seq, log.epoch, 1.5, command, decided)
+            seq += len(decided)
+            head, body = codec.encode(record)
+            log.append(Entry(record.session, record.id, head, body, durable=False))
+        events += seq
+    log.close()
+    start = time.perf_counter()
+    by_session: dict[str, list[bytes]] = {}
+    records = 0
+    for raw in open_reader(place).records():
+        by_session.setdefault(stream_of(raw.payload), []).append(raw.payload)
+        records += 1
+    folded = [fold(payloads) for payloads in by_session.values()]
+    took = time.perf_counter() - start
+    assert len(folded) == sessions and all(state.turns == TURNS for state, _ in folded)
+    return [
+        Row("rebuild: typed and folded", events / took, "events/s", "goal", 60_000),
+        Row("rebuild: typed and folded", records / took, "records/s", "goal", 60_000),
+    ]
+
+
+TURNS = 20
+
+
+def talk(session: str) -> Iterator[Command]:
+    """What a session is told in the course of `TURNS` turns with one tool call each."""
+    yield OpenSession(session, 1.5)
+    for turn in range(1, TURNS + 1):
+        yield Submit("Where is order 17?", 1.5, TurnOptions())
+        name = call_id(turn, 1, 0)
+        asked = Message("assistant", (Text("Let me look."), ToolCall(name, "order_status", {"order_id": "17"})))
+        yield DeliverReply(turn, 1, asked, "tool_use", 1.5, Usage(1200, 30), preparations=(Preparation(),), cuts=(12,))
+        yield DeliverResult(name, Outcome.OK, 1.5, content={"order": "17", "status": "shipped"}, latency_ms=3.5)
+        said = Message("assistant", (Text("It was shipped this morning and should arrive tomorrow."),))
+        yield DeliverReply(turn, 2, said, "end_turn", 1.5, Usage(1300, 20), cuts=(20, 20, 15))
 
 
 def main() -> None:
@@ -255,6 +310,7 @@ def main() -> None:
             *crowd(root, 200, 100, 3 if quick else 5),
             *stream(root, 50_000 if quick else 200_000, 3),
             *history(root, 300_000 if quick else 1_000_000),
+            *rebuild(root, 100 if quick else 500),
         ]
     print_rows(rows, as_json=arguments.json)
 

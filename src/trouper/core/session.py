@@ -136,7 +136,7 @@ class Spent:
     tool_calls: int = 0
 
 
-@frozen
+@frozen(slots=False)
 class Turn:
     """The turn that runs."""
 
@@ -178,7 +178,7 @@ class EndedTurn:
     compaction: Usage = NO_USAGE
 
 
-@frozen
+@frozen(slots=False)
 class State:
     session: str = ""
     phase: Phase = Phase.NEW
