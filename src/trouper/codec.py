@@ -28,6 +28,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
 from trouper._errors import WorldError
 from trouper.core import commands, events
+from trouper.core.memory import MemoryCommand, MemoryEvent
 from trouper.core.messages import Json, Part
 from trouper.core.notification import NotificationCommand, NotificationEvent
 from trouper.core.schedule import ScheduleCommand, ScheduledMessage, ScheduledRun, ScheduleEvent, When
@@ -144,6 +145,7 @@ register(members(events.TurnEvent), members(commands.TurnCommand))
 register(members(TaskEvent), members(TaskCommand))
 register(members(NotificationEvent), members(NotificationCommand))
 register(members(ScheduleEvent), members(ScheduleCommand))
+register(members(MemoryEvent), members(MemoryCommand))
 
 _event_writers: dict[type, Callable[[Any], dict[str, Any]]] = {}
 _event_readers: dict[str, tuple[Callable[[Any, Any], Any], type]] = {}
@@ -333,7 +335,8 @@ def upcast(
 
 # --- JSON ---
 
-_LONG_INTEGER = re.compile(rb"\d{19}")
+_INT_MAX = 2**64 - 1
+_INT_MIN = -(2**63)
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
@@ -342,7 +345,7 @@ class Inexact(Exception):
 
 
 def dumps(value: Any, *, exact: bool = False) -> bytes:
-    """Compact ASCII JSON. NaN and infinities become null, lone surrogates U+FFFD: nothing that is said can fail to be written, unless `exact`."""
+    """Compact ASCII JSON. NaN and infinities become null, lone surrogates U+FFFD, integers past 64 bits text: nothing that is said can fail to be written, unless `exact`."""
     try:
         data = orjson.dumps(value, default=_plain)
     except (TypeError, orjson.JSONEncodeError):
@@ -353,9 +356,9 @@ def dumps(value: Any, *, exact: bool = False) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """As `json.loads`, but fast. Integers past 64 bits keep every digit."""
+    """As `json.loads`, but fast."""
     try:
-        return json.loads(data) if _LONG_INTEGER.search(data) else orjson.loads(data)
+        return orjson.loads(data)
     except ValueError as error:
         raise UndecodableRecord(f"not JSON: {error}") from error
 
@@ -382,8 +385,11 @@ def _sanitised(value: Any) -> Any:
     match value:
         case str():
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case bool() | int() | None:
+        case bool() | None:
             return value
+        case int():
+            # As text it keeps every digit; as a number few readers of JSON would.
+            return value if _INT_MIN <= value <= _INT_MAX else str(value)
         case float():
             return value if value == value and value not in (float("inf"), float("-inf")) else None
         case Mapping():

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from trouper import codec
 from trouper._errors import InternalError, TrouperError
+from trouper.core import memory
+from trouper.core.ids import MEMORY_STREAM, is_session
+from trouper.core.memory import Memories
 from trouper.core.session import State, evolve, outstanding
 from trouper.journal import JournalDamaged, Log, Snapshot
 from trouper.journal.format import is_gap, stream_of
@@ -39,15 +42,15 @@ class Roster:
 
     def names(self) -> Iterator[str]:
         if self._snapshot is not None:
-            yield from self._snapshot.sections
-        for name in self._suffix:
+            yield from filter(is_session, self._snapshot.sections)
+        for name in filter(is_session, self._suffix):
             if self._snapshot is None or name not in self._snapshot.sections:
                 yield name
 
     def active(self) -> list[str]:
         """The sessions that the world still owes something: they have to be recovered at once."""
         found: list[str] = []
-        for name in self._suffix:
+        for name in filter(is_session, self._suffix):
             try:
                 state, _ = self.load(name)
             except TrouperError as error:
@@ -85,6 +88,20 @@ class Roster:
         payloads = (r.payload for r in self._log.records(after=after, stream=session) if not is_gap(r.payload))
         return fold(payloads, state, next_seq)
 
+    def memories(self) -> tuple[Memories, int]:
+        """What is remembered, and the number of its next event."""
+        found, next_seq = Memories(), 0
+        if self._snapshot is not None and MEMORY_STREAM in self._snapshot.sections:
+            value = codec.loads(self._snapshot.read(MEMORY_STREAM))
+            found, next_seq = codec.from_json(value["state"], Memories), value["next"]
+        for payload in self._suffix.pop(MEMORY_STREAM, ()):
+            _, n, events = codec.decode_events(payload)
+            if n + len(events) > next_seq:
+                for event in events:
+                    found = memory.evolve(found, event)
+                next_seq = n + len(events)
+        return found, next_seq
+
     def opened(self, session: str) -> None:
         """An actor has it now: its records need not be kept here."""
         self._suffix.pop(session, None)
@@ -121,6 +138,10 @@ def fold(payloads: Iterable[bytes], state: State | None = None, next_seq: int = 
 
 def tag_of(state: State) -> str:
     return ACTIVE if outstanding(state) else IDLE
+
+
+def encode_memories(memories: Memories, next_seq: int) -> bytes:
+    return codec.dumps({"v": codec.VERSION, "next": next_seq, "state": codec.to_json(memories)})
 
 
 def encode_section(state: State, next_seq: int) -> bytes:

@@ -12,40 +12,55 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import trio
 from attrs import frozen
 
 from trouper import codec
-from trouper._errors import InternalError
+from trouper._errors import InternalError, TrouperError
 from trouper.actors.environment import Environment
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalStatistics, JournalWriter
+from trouper.actors.permits import Permits
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.restart import Restart
 from trouper.actors.session import Outfit, SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
+from trouper.actors.triggers import TRIGGER_RESTART, Act, When, run_trigger
 from trouper.core.decisions import WARN_SHARE
 from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted
-from trouper.core.ids import CallId, check_name
-from trouper.core.messages import NO_USAGE, Fault, Usage
+from trouper.core.ids import MEMORY_STREAM, TaskId, check_name
+from trouper.core.memory import Memories
+from trouper.core.messages import NO_USAGE, Fault, Json, Usage
 from trouper.core.session import EndedTurn, State, evolve
 from trouper.core.settings import Budget, Limits
 from trouper.core.task_record import Owner
+from trouper.core.values import changed
 from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log
 from trouper.journal.format import is_gap
 from trouper.models.protocol import Model
-from trouper.roster import Roster, encode_section, tag_of
+from trouper.roster import IDLE, Roster, encode_memories, encode_section, tag_of
+from trouper.services.desk import Desk, provided
+from trouper.services.memory import MemoryKeeper
+from trouper.services.overview import Overview
+from trouper.services.places import Places
 from trouper.session import Session
 from trouper.subscription import Subscription
+from trouper.tools.builtin.background import equipped
 from trouper.tools.context import Services
+from trouper.tools.errors import ToolError
+from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.hooks import Hooks
-from trouper.tools.output import Shaped
 from trouper.tools.policy import Rule
 from trouper.tools.registry import Registry, ToolSource
+
+if TYPE_CHECKING:
+    from trouper.stores.memory_store import MemoryStore
 
 logger = logging.getLogger("trouper.runtime")
 
@@ -71,7 +86,7 @@ class SessionInfo:
     open: bool
 
 
-class Runtime:
+class Runtime(Overview):
     """A running Trouper. Get one from `open_runtime()`."""
 
     def __init__(
@@ -83,16 +98,20 @@ class Runtime:
         environment: Environment,
         outfit: Outfit,
         budget: Budget,
+        places: Places,
     ) -> None:
         self.root = root
         self.writer = writer
         self.environment = environment
         self.epoch = log.epoch
         self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())
+        self.permits = Permits()
+        self._starts = 0
         self._log = log
         self._supervisor = supervisor
         #: Apart from the rest, so that a session may have any name.
         self._sessions = supervisor.spawn_supervisor("sessions", grace_s=outfit.limits.grace_s)
+        self._triggers = supervisor.spawn_supervisor("triggers", grace_s=outfit.limits.grace_s)
         self._outfit = outfit
         self._budget = budget
         self._roster = Roster(log)
@@ -108,7 +127,12 @@ class Runtime:
         self._closed = False
         self._since_snapshot = 0
         self._snapshots: Ref[None, None] | None = None
-        self._services: dict[str, Services] = {}
+        self._places = places
+        self._desks: dict[str, Desk] = {}
+        memories, next_seq = self._roster.memories()
+        self.memory = MemoryKeeper(
+            writer, log.epoch, environment.now, memories, next_seq, self.in_thread, _memory_store(places)
+        )
 
     # -- sessions
 
@@ -136,12 +160,17 @@ class Runtime:
         usual = self._outfit
         return Outfit(
             model=usual.model if model is None else model,
-            registry=usual.registry if tools is None else Registry(tools),
+            registry=usual.registry if tools is None else self._checked(equipped(tools)),
             budget=usual.budget if budget is None else budget,
             limits=usual.limits,
             rules=usual.rules,
             hooks=usual.hooks,
         )
+
+    def _checked(self, registry: Registry) -> Registry:
+        """No model hears of a tool whose needs are not met (T7)."""
+        registry.check_needs(provided(self._places))
+        return registry
 
     def _start(self, name: str, outfit: Outfit, system: str | None) -> Session:
         actor = SessionActor(name, self, outfit, system)
@@ -165,7 +194,40 @@ class Runtime:
             )
         return [found[name] for name in sorted(found)]
 
+    # -- triggers
+
+    def trigger(self, name: str, when: When, act: Act, *, restart: Restart = TRIGGER_RESTART) -> Ref[Any, Any]:
+        """Call `act(fired)` as `when` says: `Every(60)`, `OnChange("inbox/")`, `Cron("0 9 * * *")`... until the runtime ends or `stop_trigger(name)` (B25)."""
+        return self._triggers.spawn(name, run_trigger, name, when, act, self.environment.now, restart=restart)
+
+    async def stop_trigger(self, name: str) -> bool:
+        """Whether there was one. Returns when it has stopped."""
+        ref = self._triggers.find(name)
+        if ref is None:
+            return False
+        self._triggers.stop(ref)
+        await ref.wait_exit()
+        return True
+
+    async def _stop_triggers(self, grace_s: float) -> None:
+        for actor in self._triggers.statistics().actors:
+            ref = self._triggers.find(actor.name.rpartition("/")[2])
+            if ref is not None:
+                self._triggers.stop(ref, grace_s=grace_s)
+                await ref.wait_exit()
+
     # -- looking
+
+    def _states(self, session: str | None = None) -> Iterator[tuple[str, State]]:
+        for name in sorted({*self._roster.names(), *self._actors} if session is None else {session}):
+            actor = self._actors.get(name)
+            if actor is not None and actor.next_seq:
+                yield name, actor.state
+            elif name in self._roster and name not in self._roster.unreadable:
+                yield name, self._roster.load(name)[0]
+
+    async def _session(self, name: str) -> Session:
+        return await self.session(name)
 
     @property
     def recovery(self) -> Recovery:
@@ -223,18 +285,41 @@ class Runtime:
                 self._snapshots.tell(None)
 
     def services(self, session: str) -> Services:
-        found = self._services.get(session)
-        if found is None:
-            found = self._services[session] = Services(
-                clock=self.environment.utc, registry=self._actors[session].outfit.registry
-            )
+        return self.desk(session).services(self._actors[session].outfit.registry)
+
+    def desk(self, session: str) -> Desk:
+        found = self._desks.get(session)
+        if found is None or found.session is not self._handles[session]:
+            found = self._desks[session] = Desk(self._handles[session], self._places, self.memory, self.environment.utc)
         return found
 
-    def keep_output(self, session: str, call: CallId, shaped: Shaped) -> str | None:
-        return None
+    def files_of(self, session: str) -> RootedFiles | None:
+        return self._places.files_of(session)
 
-    def active_runs(self) -> int:
-        return sum(actor.state.tasks.active for actor in self._actors.values())
+    async def in_thread(self, work: Callable[[], Any]) -> Any:
+        """Under virtual time, whose clock runs on while a thread works, it is done on the spot."""
+        if self.writer.is_threaded:
+            return await trio.to_thread.run_sync(work)
+        await trio.lowlevel.checkpoint()
+        return work()
+
+    async def keep_output(self, session: str, path: str, text: str) -> bool:
+        files = self.files_of(session)
+        if files is None:
+            return False
+        try:
+            await self.in_thread(lambda: files.write(path, text.encode("utf-8", "replace")))
+        except (ToolError, TrouperError, OSError) as error:
+            logger.warning("session %s: an output was not kept: %s", session, error)
+            return False
+        return True
+
+    def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
+        self.desk(session).questions.recorded(task_id, answer)
+
+    def new_owner(self) -> Owner:
+        self._starts += 1
+        return changed(self.owner, instance=f"{self.owner.instance}.{self._starts}")
 
     def over_budget(self) -> Fault | None:
         for what, used, cap in self._spent():
@@ -306,7 +391,11 @@ class Runtime:
 
     def _recover(self) -> None:
         """Sessions that a dead process left in the middle of something are opened at once, and close what it left open (J12)."""
-        for name in self._roster.active():
+        names = self._roster.active()
+        for name in names:
+            # All of them before any session begins: what they hold counts from the first moment (I19).
+            self.permits.hold(name, self._roster.load(name)[0].tasks.active)
+        for name in names:
             self._start(name, self._outfit, None)
         self._snapshots = self._supervisor.spawn("snapshots", self._keep_snapshots, restart=SESSION_RESTART, mailbox=1)
 
@@ -318,13 +407,16 @@ class Runtime:
     async def _write_snapshot(self) -> None:
         """State of every session as of the last record that all of them have taken in (J13). Optional: a failure costs time, not data."""
         self._since_snapshot = 0
-        in_flight = [actor.in_flight for actor in self._actors.values() if actor.in_flight is not None]
+        writers: list[SessionActor | MemoryKeeper] = [*self._actors.values(), self.memory]
+        in_flight = [writer.in_flight for writer in writers if writer.in_flight is not None]
         seq = min([self._log.durable, *(first - 1 for first in in_flight)])
         live = [
             (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq))
             for name, actor in self._actors.items()
             if actor.next_seq
         ]
+        if self.memory.next_seq:
+            live.append((MEMORY_STREAM, IDLE, encode_memories(self.memory.memories, self.memory.next_seq)))
         rest = [section for section in self._roster.untouched() if section[0] not in self._actors]
         try:
             if self.writer.is_threaded:
@@ -360,12 +452,15 @@ async def open_runtime(
     path = _root_path(root, durability)
     outfit = Outfit(
         model=_default_model() if model is None else model,
-        registry=Registry(tools),
+        registry=equipped(tools),
         budget=Budget(inline_s=budget.inline_s, wall_s=budget.wall_s),
         limits=limits,
         rules=tuple(policies),
         hooks=tuple(hooks),
     )
+    places = _places(root, path, durability, disk, environment)
+    # Before anything is advertised, and before the disk is touched (T7).
+    outfit.registry.check_needs(provided(places))
     log = open_log(path, level=durability, disk=disk, new_id=lambda: environment.ids.new("journal_"))
     if log.refusal is not None:
         log.close()
@@ -373,7 +468,14 @@ async def open_runtime(
     try:
         async with _journal(log) as writer, _supervised() as supervisor:
             runtime = Runtime(
-                None if durability == "memory" else path, log, writer, supervisor, environment, outfit, budget
+                None if durability == "memory" else path,
+                log,
+                writer,
+                supervisor,
+                environment,
+                outfit,
+                budget,
+                places,
             )
             runtime._recover()
             try:
@@ -387,6 +489,7 @@ async def open_runtime(
         raise _alone(group) from None
     finally:
         log.close()
+        places.close()
 
 
 @asynccontextmanager
@@ -410,6 +513,7 @@ async def _supervised() -> AsyncIterator[Supervisor]:
 
 async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:
     runtime._closed = True
+    await runtime._stop_triggers(grace_s)
     for handle in runtime._handles.values():
         if handle._ref.exit is None:
             runtime._sessions.stop(handle._ref, grace_s=grace_s)
@@ -423,6 +527,7 @@ async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:
         return  # The writer says itself what is wrong.
     if runtime._since_snapshot:
         await runtime._write_snapshot()
+    runtime.memory.close()
 
 
 async def _close_models(runtime: Runtime) -> None:
@@ -443,6 +548,32 @@ def _root_path(root: str | os.PathLike[str] | None, durability: Level) -> str:
     from trouper.stores.profiles import default_root
 
     return str(default_root())
+
+
+def _places(
+    root: str | os.PathLike[str] | None, path: str, durability: Level, disk: Disk | None, environment: Environment
+) -> Places:
+    """Beside the journal; a journal on a disk that is not the system's has nothing beside it, unless a directory is named."""
+    if environment.directory is not None:
+        return Places(environment.directory, keyring=environment.keyring)
+    if disk is not None:
+        return Places(None)
+    if durability == "memory" and root is None:
+        return Places(None, temporary=True, keyring=environment.keyring)
+    return Places(Path(path), keyring=environment.keyring)
+
+
+def _memory_store(places: Places) -> Callable[[Memories], MemoryStore] | None:
+    directory = places.lasting
+    if directory is None:
+        return None
+
+    def opened(memories: Memories) -> MemoryStore:
+        from trouper.stores.memory_store import open_memory_store  # sqlite3 is for those who remember something.
+
+        return open_memory_store(directory, memories)
+
+    return opened
 
 
 def _default_model() -> Model:

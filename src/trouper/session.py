@@ -31,8 +31,8 @@ from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
 
 if TYPE_CHECKING:
-    from trouper.services.desk import Desk
     from trouper.runtime import Runtime
+    from trouper.services.desk import Desk
 
 T = TypeVar("T")
 #: Turns that end so have no output of the wanted shape: they were cut short, or refused.

@@ -612,7 +612,9 @@ async def test_questions_reach_the_user_and_come_back() -> None:
     """T16."""
 
     class Sofa:
-        async def ask(self, questions: Sequence[Question], *, timeout_s: float | None = None) -> Reply:
+        async def ask(
+            self, questions: Sequence[Question], *, timeout_s: float | None = None, call: Any = None
+        ) -> Reply:
             return Reply(
                 "answered", tuple(question.choices[0] if question.choices else "text" for question in questions)
             )
@@ -644,7 +646,7 @@ async def test_spawn_and_notify_reach_the_host() -> None:
     context = ToolContext(services=Services(background=host, notifications=host))
     assert await context.spawn("build", {"x": 1}, title="Build") == {"task_id": "t1"}
     assert await context.notify("Done", "All of it", dedupe_key="k") == "n1"
-    assert seen == [("build", {"x": 1}, {"title": "Build"}), ("Done", "All of it", "k")]
+    assert seen == [("build", {"x": 1}, {"title": "Build", "call": context.call_id}), ("Done", "All of it", "k")]
 
 
 def test_param_carries_description_and_limits() -> None:

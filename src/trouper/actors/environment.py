@@ -11,6 +11,8 @@ import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from attrs import field, frozen
 
@@ -32,6 +34,10 @@ class Environment:
     #: For jitter only; nothing secret comes from it.
     random: random.Random = field(factory=random.Random)
     pid: int = field(factory=os.getpid)
+    #: Where sessions' files, memory and secrets are, if not under the runtime's root: for a journal on a simulated disk.
+    directory: Path | None = None
+    #: Keeps secrets instead of a file, if there is one: `import keyring`, or one of its backends (B24).
+    keyring: Any = None
 
     def utc(self) -> datetime:
         return datetime.fromtimestamp(self.now(), UTC)

@@ -15,7 +15,7 @@ from trouper.core.messages import Json, Outcome
 from trouper.core.settings import Budget, Limits
 from trouper.tools.arguments import parse_arguments
 from trouper.tools.contract import Tool
-from trouper.tools.errors import InvalidArguments
+from trouper.tools.errors import InvalidArguments, ToolError
 from trouper.tools.hooks import Hooks
 from trouper.tools.policy import Rule, explain_policy
 from trouper.tools.registry import Registry
@@ -92,3 +92,25 @@ class Preparer:
 
 def _refused(told: str, outcome: Outcome = Outcome.ERROR, notes: tuple[str, ...] = ()) -> Preparation:
     return Preparation(verdict="refuse", outcome=outcome, content=told, notes=notes)
+
+
+async def admitted(preparer: Preparer, name: str, arguments: Json) -> tuple[Json, Tool]:
+    """A tool and its arguments for a run that no model call started directly: checked as a call's are, since it does the same things. Else `ToolError` (B6)."""
+    tool = preparer.registry.get(name)
+    if tool is None:
+        raise ToolError(preparer.registry.unknown(name))
+    if not tool.supports_background:
+        able = ", ".join(each.name for each in preparer.registry if each.supports_background) or "none"
+        raise ToolError(f"{name!r} cannot run in the background; call it directly. Tools that can: {able}.")
+    open_call = OpenCall(name, None, None)
+    open_call.arguments = arguments
+    fitting, prepared = await preparer.prepare(open_call)
+    match prepared.verdict:
+        case "run":
+            return fitting, tool
+        case "refuse":
+            raise ToolError(prepared.content if isinstance(prepared.content, str) else f"{name!r} was refused.")
+        case _:
+            raise ToolError(
+                f"{name!r} needs an approval for each call, which a background run cannot ask for; call it directly"
+            )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -23,17 +23,21 @@ from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalWriter
 from trouper.actors.model_call import Failed, ModelCall
-from trouper.actors.preparing import Preparer
+from trouper.actors.permits import Permits
+from trouper.actors.preparing import Preparer, admitted
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.request import Reply, Request
 from trouper.actors.running import Running
+from trouper.actors.runs import OBSERVED, RunGround, Runs
 from trouper.actors.sink import LiveSink
 from trouper.actors.structured import mismatch
 from trouper.actors.tool_call import run_tool
+from trouper.actors.watches import Watches
 from trouper.core import compaction, task_text
 from trouper.core.calls import Call, Preparation
 from trouper.core.commands import (
     ActFire,
+    CancelCall,
     Close,
     Command,
     DeliverDue,
@@ -57,8 +61,8 @@ from trouper.core.history import repaired
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.live import LiveEvent
 from trouper.core.messages import Fault, Json, Message, Outcome, Text, ToolCall, ToolSpec
-from trouper.core.notification import DeliverBatch
-from trouper.core.schedule import ActOnFire, AwaitDue, ClaimFires, ScheduledRun
+from trouper.core.notification import DeliverBatch, NotificationLimits
+from trouper.core.schedule import REBASE_AFTER_S, ActOnFire, AwaitDue, ClaimFires, ScheduledRun, ScheduleLimits
 from trouper.core.session import (
     AwaitApproval,
     AwaitDeadline,
@@ -77,15 +81,15 @@ from trouper.core.session import (
 )
 from trouper.core.settings import Budget, Limits, TurnOptions
 from trouper.core.task import AwaitTaskStopped, RunTask
-from trouper.core.task_events import EndTask
-from trouper.core.task_record import NewTask, Owner, TaskLimits
+from trouper.core.task_events import BeatTask, CreateTask, EndTask, ReportTaskProgress, StartTask, WriteTaskOutput
+from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
 from trouper.core.values import changed
 from trouper.journal import Entry, JournalFull
 from trouper.models.protocol import Model, ModelRequest
 from trouper.tools.context import Services, ToolContext
 from trouper.tools.deferral import TOOL_SEARCH, revealed_by
+from trouper.tools.errors import ToolError
 from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
-from trouper.tools.output import Shaped
 from trouper.tools.policy import Rule
 from trouper.tools.registry import Registry
 
@@ -96,9 +100,13 @@ _GATHER_S = 0.1
 _RETELL_MAX_S = 60.0
 _LOOK_AT_CLOCK_S = 60.0
 #: Commands that are worth nothing after a crash of the machine: written, but nobody waits for the disk (J1).
-_BUFFERED = (NoteProgress, NoteRetry)
+_BUFFERED = (NoteProgress, NoteRetry, ReportTaskProgress, WriteTaskOutput, BeatTask)
 #: What starts new work, and is refused while the disk is full (J11).
-_OPENING = frozenset({"Submit", "OpenSession", "Compact"})
+_OPENING = frozenset({"Submit", "OpenSession", "Compact", "SpillCall", "CreateTask", "CreateSchedule"})
+#: What needs to know how many runs hold a permit at the very moment of the decision (I19).
+_PERMITTED = frozenset({SpillCall, CreateTask, StartTask, ActFire, Recover})
+#: Timers that have to be set again if what they asked for came to nothing: or nobody would ask any more (B15).
+_ASKED_AGAIN = {DeliverDue: "deliver", ClaimFires: "due"}
 
 
 @frozen
@@ -135,10 +143,11 @@ class Outfit:
             step_cap=budget.steps,
             call_cap=budget.tool_calls,
             schema=schema,
+            notification_attempts=limits.notification_attempts,
         )
 
 
-class Ground(Protocol):
+class Ground(RunGround, Protocol):
     """What every session of a runtime stands on."""
 
     writer: JournalWriter
@@ -153,8 +162,8 @@ class Ground(Protocol):
 
     def services(self, session: str) -> Services: ...
 
-    def keep_output(self, session: str, call: CallId, shaped: Shaped) -> str | None:
-        """Store an output that was cut for the model; where it can be read."""
+    async def keep_output(self, session: str, path: str, text: str) -> bool:
+        """Store an output that was cut for the model; whether that worked."""
 
     def over_budget(self) -> Fault | None:
         """Why no session of this runtime may ask a model any more, if so."""
@@ -162,12 +171,11 @@ class Ground(Protocol):
     def budget_warnings(self) -> Sequence[tuple[str, float, float]]:
         """Caps of the runtime of which 80 % are spent, each told once: what, how much, of how much."""
 
-    @property
-    def owner(self) -> Owner:
-        """This process, as the owner of the runs that it starts."""
+    #: How many background runs hold a permit, in all sessions.
+    permits: Permits
 
-    def active_runs(self) -> int:
-        """How many background runs hold a permit now, in all sessions."""
+    def new_owner(self) -> Owner:
+        """This process, as the owner of the runs that a session's actor starts from now on."""
 
 
 @frozen
@@ -203,6 +211,12 @@ class SessionActor:
     _asked: dict[CallId, ToolCall] = field(factory=dict)
     #: The model call under way.
     _call: ModelCall | None = None
+    watches: Watches = field(factory=Watches)
+    _owner: Owner | None = None
+    _runs: Runs = field(init=False)
+    #: How many want notifications to wait: somebody types, or takes them himself.
+    _holds: int = 0
+    _unheld: trio.Event = field(factory=trio.Event)
     #: What the turn under way was started with.
     _specs: tuple[ToolSpec, ...] = ()
     _turn_outfit: Outfit | None = None
@@ -213,7 +227,11 @@ class SessionActor:
         self._ref = inbox.ref
         self._running = {}
         self._call = None
+        self._runs = Runs(self)
         self.state, self.next_seq = await self.ground.load(self.session)
+        # One for each start: what an actor that crashed had running is gone, although the process is not.
+        self._owner = self.ground.new_owner()
+        self.ground.permits.hold(self.session, self.state.tasks.active)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             if self.outfit.hooks:
@@ -228,6 +246,7 @@ class SessionActor:
                 with trio.CancelScope(shield=True):
                     await self._handle([(Interrupt(self._now(), "the runtime is shutting down"), None)])
             nursery.cancel_scope.cancel()
+        self.watches.end()
         for feed in (*self.turn_feeds, *self.event_feeds, *self.end_feeds):
             feed.end()
 
@@ -250,22 +269,25 @@ class SessionActor:
         return Recover(
             self._now(),
             resume=self.outfit.limits.on_restart == "resume",
-            owner=self.ground.owner,
+            owner=self._owner,
             reattachable=tuple(
                 task.id for task in self.state.tasks.live.values() if self._can_reattach(task.about.tool)
             ),
-            active_in_runtime=max(1, self.ground.active_runs()),
-            task_limits=self._task_limits(),
+            task_limits=self.task_limits(),
+            notification_attempts=self.limits.notification_attempts,
         )
 
     def _can_reattach(self, name: str) -> bool:
         tool = self.outfit.registry.get(name)
         return tool is not None and tool.supports_background and tool.side_effect != "at_most_once"
 
-    def _task_limits(self) -> TaskLimits:
+    def task_limits(self) -> TaskLimits:
         limits = self.outfit.limits
         return TaskLimits(
-            per_session=limits.runs_per_session, per_runtime=limits.runs_per_runtime, grace_s=limits.grace_s
+            per_session=limits.runs_per_session,
+            per_runtime=limits.runs_per_runtime,
+            retention_s=limits.task_retention_s,
+            grace_s=limits.grace_s,
         )
 
     async def _handle(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> None:
@@ -275,8 +297,8 @@ class SessionActor:
         #: Each with the state right after its command: another turn may have begun by the end of the batch.
         replies: list[tuple[Reply[Any], State, Exception | None]] = []
         last = 0
-        durable = False
-        for command, reply in batch:
+        durable = stale = False
+        for position, (command, reply) in enumerate(batch):
             if command is None:  # Only asks for the state.
                 if reply is not None:
                     replies.append((reply, state, None))
@@ -289,16 +311,24 @@ class SessionActor:
                     try:
                         line = codec.encode(record, exact=True)
                     except codec.Inexact:
-                        # What is written is what is true: everybody goes on with the text as the journal holds it.
-                        record = codec.sanitised(record)
-                        line, events, after = codec.encode(record), record.events, _folded(state, record.events)
+                        # What is written is what is true: all is decided anew on the command as the journal can hold it.
+                        batch.insert(position + 1, (codec.sanitised(record).cause, reply))
+                        continue
                     last, waits = self._append(record, *line)
                     if self.in_flight is None:
                         self.in_flight = last
                     durable = durable or waits
                     records.append(changed(record, seq=last))
+                    if after.tasks is not state.tasks:
+                        self.ground.permits.hold(self.session, after.tasks.active)
                     state, seq = after, seq + len(events)
+                elif type(command) in _ASKED_AGAIN:
+                    stale = True
+                    self._ask_again(_ASKED_AGAIN[type(command)])
             except (CommandRejected, JournalFull) as refusal:
+                if isinstance(command, SpillCall):
+                    # No record, no background run: then it has to end here (B2).
+                    self._tell(CancelCall(command.call, self._now(), f"Its task could not be recorded: {refusal}"))
                 if reply is None:
                     logger.info("session %s refused %s: %s", self.session, type(command).__name__, refusal)
                 else:
@@ -312,7 +342,7 @@ class SessionActor:
         self.state, self.next_seq, self.in_flight = state, seq, None
         for record in records:
             self._publish(record)
-        cancelled = self._reconcile() if records else ()
+        cancelled = self._reconcile() if records or stale else ()
         for reply, then, error in replies:
             if error is None:
                 reply.reply(Step(then, cancelled))
@@ -329,7 +359,13 @@ class SessionActor:
         """An end that comes from outside takes along what the model has said so far, which only we know."""
         if self._call is not None and isinstance(command, Interrupt | EndTurn | Close) and command.partial is None:
             return changed(command, partial=self._call.draft.partial())
+        if type(command) in _PERMITTED:
+            return changed(command, active_in_runtime=self.ground.permits.total)
         return command
+
+    def _ask_again(self, what: str) -> None:
+        for key in [key for key, running in self._running.items() if key[0] == what and running.ended]:
+            del self._running[key]
 
     # -- watching
 
@@ -340,6 +376,8 @@ class SessionActor:
             if kind is TurnStarted:
                 self._specs = self.outfit.registry.specs(self._revealed())
                 self._turn_outfit = self.outfit
+            elif kind in OBSERVED:
+                self._runs.observe(event)
             elif kind is TurnEnded:
                 for feed in self.end_feeds:
                     feed.push(event)
@@ -424,12 +462,12 @@ class SessionActor:
                 case RunTask(task_id, attempt):
                     command = await self._run_task(task_id, attempt, running)
                 case _:
-                    with running.scope:
+                    with running.renew():
                         command = await self._perform(work)
-            if command is None and running.stopped:
-                command = self._after_stop(work)
         finally:
             running.end()
+        if command is None and running.stopped:
+            command = await self._runs.after_stop(work)
         if command is not None:
             # A result that comes although nobody wants it any more is recorded as late (I9).
             await self._deliver(command)
@@ -447,126 +485,115 @@ class SessionActor:
 
             case AwaitInlineBudget(call_id, budget_s):
                 await trio.sleep(budget_s)
+                self._runs.spilling(call_id)
                 return SpillCall(
                     call_id,
                     TaskId(self.ground.environment.ids.new("task_")),
-                    self.ground.owner,
+                    self.owner,
                     self._now(),
                     round(budget_s * 1000),
-                    self.ground.active_runs(),
-                    self._task_limits(),
+                    limits=self.task_limits(),
                 )
             case DeliverBatch():
                 await self._wait_deliverable(work)
-                return DeliverDue(self._now(), self.outfit.turn_options())
+                return DeliverDue(self._now(), self.outfit.turn_options(), self.notification_limits())
             case TakeQueued():
                 return DeliverDue(self._now(), self.outfit.turn_options())
-            case AwaitDue(at=at):
-                await self._sleep_until(at)
-                return ClaimFires(self._now())
+            case AwaitDue():
+                return await self._await_due(work)
             case ActOnFire():
-                return self._fire(work)
+                return await self._fire(work)
             case AwaitTaskStopped(task_id, attempt, at):
                 await self._sleep_until(at)
                 return EndTask(
                     task_id, attempt, "cancelled", self._now(), summary="Cancelled; it did not stop in time."
                 )
-
-    def _after_stop(self, work: Work) -> Command | None:
-        """A run that was cancelled says so itself, at once: nobody has to wait for its grace period to end (B5)."""
-        match work:
-            case RunTask(task_id, attempt):
-                found = self.state.tasks.live.get(task_id)
-            case RunCall(call):
-                attempt = 1
-                live = self.state.tasks.live.values()
-                found = next((t for t in live if t.about.kind == "tool" and t.about.origin_call == call.id), None)
             case _:
-                return None
-        if found is None or found.cancel_requested_at is None:
-            return None
-        summary = task_text.summary_text(found.about, "cancelled", None)
-        return EndTask(found.id, attempt, "cancelled", self._now(), summary=summary)
+                raise AssertionError(work)  # The others have a scope of their own: see `_run_work`.
 
     async def _sleep_until(self, at: float) -> None:
         """Until the wall clock says so. It may be set meanwhile, so look at it every now and then."""
         while (left := at - self._now()) > 0:  # noqa: ASYNC110 - there is no event for a clock that is set
             await trio.sleep(min(left, _LOOK_AT_CLOCK_S))
 
+    async def _await_due(self, work: AwaitDue) -> Command:
+        """Until it is due by the wall clock; which may be set, and then the schedules have to hear of it (B18)."""
+        while True:
+            now = self._now()
+            if now >= work.at:
+                return ClaimFires(now, self.schedule_limits())
+            found = self.state.schedules.active.get(work.schedule_id)
+            if found is not None and found.seen_at - now > REBASE_AFTER_S:
+                await self._deliver(ClaimFires(now, self.schedule_limits()))
+            await trio.sleep(min(work.at - now, _LOOK_AT_CLOCK_S))
+
     async def _wait_deliverable(self, work: DeliverBatch) -> None:
-        """Let what ends together be told together; after a failure wait longer and longer (B14, B15)."""
+        """Let what ends together be told together; after a failure wait longer and longer; and not while somebody types (B14, B15)."""
         pending = self.state.notifications.pending
         tried = max((pending[id].attempts for id in work.ids if id in pending), default=0)
         await trio.sleep(_GATHER_S if not tried else min(_RETELL_MAX_S, 2.0**tried))
+        while self._holds:
+            await self._unheld.wait()
 
-    def _fire(self, work: ActOnFire) -> ActFire:
+    def hold_notifications(self) -> None:
+        self._holds += 1
+        if self._holds == 1:
+            self._unheld = trio.Event()
+
+    def release_notifications(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._unheld.set()
+
+    async def _fire(self, work: ActOnFire) -> ActFire:
         action = work.action
         new: NewTask | None = None
         refusal = ""
         if isinstance(action, ScheduledRun):
-            tool = self.outfit.registry.get(action.tool)
-            if tool is None or not tool.supports_background:
-                refusal = f"the tool {action.tool!r} is not there, or cannot run in the background"
-            else:
-                ids = self.ground.environment.ids
-                new = task_text.spawned_task(
-                    TaskId(ids.new("task_")),
-                    ids.new("bg_"),
-                    SessionId(self.session),
-                    None,
+            try:
+                new = await self.admit(
                     action.tool,
                     action.arguments,
-                    reattachable=tool.side_effect != "at_most_once",
                     title=action.title,
                     signal_on_completion=action.signal_on_completion,
+                    links=(Link("schedule", work.schedule_id),),
                 )
-        return ActFire(
-            work.schedule_id,
-            work.fire,
-            self._now(),
-            new,
-            self.ground.owner,
-            refusal,
-            self.ground.active_runs(),
-            self._task_limits(),
+            except ToolError as error:
+                refusal = str(error)
+        return ActFire(work.schedule_id, work.fire, self._now(), new, self.owner, refusal, limits=self.task_limits())
+
+    async def admit(
+        self,
+        tool: str,
+        arguments: Json,
+        *,
+        title: str = "",
+        call: CallId | None = None,
+        signal_on_completion: bool = True,
+        links: tuple[Link, ...] = (),
+        by: str = "",
+    ) -> NewTask:
+        """The record of a run that may start: its tool is there and can run so, its arguments fit, policy and hooks allow it. Else a `ToolError` (B6)."""
+        arguments, found = await admitted(self.preparer(self.outfit), tool, arguments)
+        ids = self.ground.environment.ids
+        return task_text.spawned_task(
+            TaskId(ids.new("task_")),
+            ids.new("bg_"),
+            SessionId(self.session),
+            call,
+            tool,
+            arguments,
+            reattachable=found.side_effect != "at_most_once",
+            title=title,
+            signal_on_completion=signal_on_completion,
+            links=links,
+            by=by,
         )
 
     async def _run_task(self, task_id: TaskId, attempt: int, running: Running) -> Command | None:
-        """A background run from its record: a spawned one, or any after a restart."""
         found = self.state.tasks.live.get(task_id)
-        if found is None:
-            return None
-        name, arguments = found.about.tool, found.about.spec.get("arguments")
-        tool = self.outfit.registry.get(name)
-        if tool is None:
-            return task_text.end_command(
-                found, attempt, Outcome.ERROR, self.outfit.registry.unknown(name), at=self._now()
-            )
-        call = found.about.origin_call or CallId(task_id)
-        context = ToolContext(
-            session_id=SessionId(self.session),
-            call_id=call,
-            services=self.ground.services(self.session),
-            sink=LiveSink(call, self.publish_live),
-            attempt=attempt,
-            task_id=task_id,
-        )
-        limits = self.outfit.limits
-        ended = await run_tool(
-            tool,
-            call,
-            arguments,  # type: ignore[arg-type]
-            context,
-            running,
-            timeout_s=tool.timeout_s or math.inf,
-            output_bytes=limits.tool_output_bytes,
-            now=self.ground.environment.now,
-            keep=self._keep_output,
-            background=True,
-        )
-        if ended is None:
-            return None
-        return task_text.end_command(found, attempt, ended.outcome, ended.content, at=self._now())
+        tool = None if found is None else self.outfit.registry.get(found.about.tool)
+        return await self._runs.run_task(tool, task_id, attempt, running)
 
     async def _call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
         if (spent := self.ground.over_budget()) is not None:
@@ -602,16 +629,7 @@ class SessionActor:
         arguments: list[Json] = []
         preparations: list[Preparation] = []
         if draft.open_calls:
-            preparer = Preparer(
-                self.session,
-                outfit.registry,
-                outfit.rules,
-                outfit.hooks,
-                outfit.limits,
-                outfit.budget,
-                self.state.always,
-                can_ask=self.is_watched,
-            )
+            preparer = self.preparer(outfit)
             for call in draft.open_calls:
                 prepared = await preparer.prepare(call)
                 arguments.append(prepared[0])
@@ -632,6 +650,18 @@ class SessionActor:
             cuts=tuple(draft.cuts),
             mismatch=mismatch(message.text, schema) if schema is not None and not preparations else None,
             approval_s=outfit.limits.approval_s,
+        )
+
+    def preparer(self, outfit: Outfit) -> Preparer:
+        return Preparer(
+            self.session,
+            outfit.registry,
+            outfit.rules,
+            outfit.hooks,
+            outfit.limits,
+            outfit.budget,
+            self.state.always,
+            can_ask=self.is_watched,
         )
 
     def _request(self, outfit: Outfit, turn: int, step_number: int) -> ModelRequest:
@@ -684,6 +714,12 @@ class SessionActor:
         if tool is None:
             # Only after a restart: the call was allowed by a process that had this tool.
             return DeliverResult(request.id, Outcome.ERROR, self._now(), content=outfit.registry.unknown(request.name))
+        timeout_s = call.preparation.timeout_s
+        if timeout_s is None:
+            timeout_s = outfit.limits.tool_timeout_s
+        timeout_s = timeout_s or math.inf  # 0: never.
+        if call.preparation.budget_s is not None:
+            return await self._runs.run_call(tool, call, running, timeout_s)
         context = ToolContext(
             session_id=SessionId(self.session),
             call_id=request.id,
@@ -697,14 +733,52 @@ class SessionActor:
             request.arguments,
             context,
             running,
-            timeout_s=call.preparation.timeout_s or outfit.limits.tool_timeout_s,
+            timeout_s=timeout_s,
             output_bytes=outfit.limits.tool_output_bytes,
             now=self.ground.environment.now,
-            keep=self._keep_output,
+            keep=self.keep,
         )
 
-    def _keep_output(self, call: CallId, shaped: Shaped) -> str | None:
-        return self.ground.keep_output(self.session, call, shaped) if shaped.full_text is not None else None
+    # -- what runs need (see `trouper.actors.runs.RunHost`)
+
+    @property
+    def run_ground(self) -> RunGround:
+        return self.ground
+
+    @property
+    def owner(self) -> Owner:
+        assert self._owner is not None
+        return self._owner
+
+    @property
+    def limits(self) -> Limits:
+        return self.outfit.limits
+
+    @property
+    def keep(self) -> Callable[[str, str], Awaitable[bool]] | None:
+        return self._keep_output if self.ground.files_of(self.session) is not None else None
+
+    async def _keep_output(self, path: str, text: str) -> bool:
+        return await self.ground.keep_output(self.session, path, text)
+
+    def now(self) -> float:
+        return self.ground.environment.now()
+
+    def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(function, *args)
+
+    async def settle(self) -> None:
+        assert self._ref is not None
+        await self._ref.ask(None)
+
+    def notification_limits(self) -> NotificationLimits:
+        return NotificationLimits(
+            attempts=self.limits.notification_attempts, expire_s=self.limits.notification_expire_s
+        )
+
+    def schedule_limits(self) -> ScheduleLimits:
+        return ScheduleLimits(active=self.limits.schedules_per_session, min_interval_s=self.limits.schedule_interval_s)
 
     # -- small things
 
@@ -717,20 +791,20 @@ class SessionActor:
 
     def _tell(self, command: Command) -> None:
         """Something nice to have: dropped when the mailbox is full."""
+        if not self.post(command):
+            logger.debug("session %s had no room for %s", self.session, type(command).__name__)
+
+    def post(self, command: Command) -> bool:
+        """Tell oneself without waiting; false if there is no room."""
         assert self._ref is not None
         try:
             self._ref.tell(command)
         except (MailboxFull, ActorGone):
-            logger.debug("session %s had no room for %s", self.session, type(command).__name__)
+            return False
+        return True
 
     def _now(self) -> float:
         return self.ground.environment.now()
-
-
-def _folded(state: State, events: Sequence[Event]) -> State:
-    for event in events:
-        state = evolve(state, event)
-    return state
 
 
 def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[Command | None, Reply[Any] | None]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -40,19 +40,22 @@ async def run_tool(
     timeout_s: float,
     output_bytes: int,
     now: Callable[[], float],
-    keep: Callable[[CallId, Shaped], str | None],
+    keep: Callable[[str, str], Awaitable[bool]] | None = None,
     background: bool = False,
 ) -> DeliverResult | None:
-    """Run to the end, in the scope of `running`; `None` if the work was stopped. `keep` stores an output that had to be cut, and says where."""
+    """Run to the end, in the scope of `running`; `None` if the work was stopped. `keep` stores an output that had to be cut, under the session's files."""
     started = trio.current_time()
     internal: str | None = None
     outcome, shaped = Outcome.TIMEOUT, _NOTHING
     images: tuple[Media, ...] = ()
+    result: ToolResult | None = None
+    saved_as = f"outputs/{call}.txt" if keep is not None else None
     with running.renew(started + timeout_s) as scope:
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
         except ToolError as error:
-            outcome, shaped = Outcome.ERROR, shape_output(ToolResult(str(error), is_error=True), limit=output_bytes)
+            result = ToolResult(str(error), is_error=True)
+            outcome, shaped = Outcome.ERROR, shape_output(result, limit=output_bytes, saved_as=saved_as)
         except ConnectionRequired as error:
             outcome, shaped = Outcome.ERROR, Shaped(str(error))
         except Exception as error:
@@ -61,12 +64,21 @@ async def run_tool(
             logger.error("tool %r failed in call %s", tool.name, call, exc_info=error)
         else:
             outcome = Outcome.ERROR if result.is_error else Outcome.OK
-            shaped = shape_output(result, limit=output_bytes)
+            persist = bool(tool.hints.persist_output)
+            shaped = shape_output(result, limit=output_bytes, saved_as=saved_as, persist=persist)
             images = result.images
     if scope.cancelled_caught:
         if running.stopped:
             return None
-        shaped = Shaped(TIMED_OUT.format(seconds=timeout_s))
+        result, shaped = None, Shaped(TIMED_OUT.format(seconds=timeout_s))
+    full_output: str | None = None
+    if keep is not None and saved_as is not None and result is not None:
+        whole = result.raw_output if result.raw_output is not None else shaped.full_text
+        if whole is not None:
+            if await keep(saved_as, whole):
+                full_output = saved_as
+            elif shaped.full_text is not None:
+                shaped = shape_output(result, limit=output_bytes)  # Without a note that leads nowhere.
     return DeliverResult(
         call=call,
         outcome=outcome,
@@ -74,6 +86,6 @@ async def run_tool(
         content=shaped.content,
         images=images,
         latency_ms=round((trio.current_time() - started) * 1000, 3),
-        full_output=keep(call, shaped) if shaped.full_text is not None else None,
+        full_output=full_output,
         internal=internal,
     )

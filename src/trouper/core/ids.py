@@ -16,6 +16,8 @@ TaskId = NewType("TaskId", str)
 NotificationId = NewType("NotificationId", str)
 ScheduleId = NewType("ScheduleId", str)
 
+#: The stream of the journal that the memory is kept in. No session can be called so.
+MEMORY_STREAM = "~memory"
 NAME_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 # Crockford's alphabet, lower case: sorts as the numbers do, and has no look-alikes.
@@ -38,6 +40,11 @@ def time_ordered_id(prefix: str, at_ms: int, entropy: int) -> str:
 
 def call_id(turn: int, step: int, index: int) -> CallId:
     return CallId(f"call_{turn}_{step}_{index}")
+
+
+def is_session(stream: str) -> bool:
+    """Whether a stream of the journal is a session's; the others are the runtime's own."""
+    return not stream.startswith("~")
 
 
 def check_name(name: object, what: str) -> str:

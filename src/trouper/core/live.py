@@ -64,6 +64,15 @@ class Narration:
 
 
 @frozen
+class QuestionAsked:
+    """A tool asks the user something: see `session.questions` and `session.answer_question()` (T16)."""
+
+    question: str
+    call: CallId | None
+    texts: tuple[str, ...]
+
+
+@frozen
 class CaughtUp:
     """The reader was too slow for the live feed; recorded events were read from the journal instead, and live deltas in between are missing."""
 
@@ -71,5 +80,5 @@ class CaughtUp:
 
 
 LiveEvent: TypeAlias = (
-    TextDelta | ThinkingDelta | CallAnnounced | ToolProgress | ToolStatus | ToolOutput | Narration | CaughtUp
+    TextDelta | ThinkingDelta | CallAnnounced | ToolProgress | ToolStatus | ToolOutput | Narration | QuestionAsked | CaughtUp
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Fault, Json, Outcome
 from trouper.core.task_events import EndTask
-from trouper.core.task_record import End, NewTask, Task
+from trouper.core.task_record import End, Link, NewTask, Task
 
 SUMMARY_MAX_CHARS = 4_000
 ARGUMENTS_MAX_CHARS = 1_000
@@ -63,6 +63,8 @@ def spawned_task(
     reattachable: bool,
     title: str = "",
     signal_on_completion: bool = True,
+    links: tuple[Link, ...] = (),
+    by: str = "",
 ) -> NewTask:
     """The record of a run that `spawn_background` or a schedule starts (B6, B7)."""
     return NewTask(
@@ -72,11 +74,12 @@ def spawned_task(
         title=(title.strip() or f"Background run of {tool}")[:TITLE_MAX_CHARS],
         spec={"tool": tool, "arguments": arguments, "reattachable": reattachable},
         run_id=run_id,
-        requested_by="spawn_background" if call_id is not None else "schedule",
+        requested_by=by or ("spawn_background" if call_id is not None else "schedule"),
         tags=("background", tool),
         metadata={"call_id": call_id, "tool": tool, "arguments": arguments},
         origin_call=call_id,
         wake="on_terminal" if signal_on_completion else "silent",
+        links=links,
     )
 
 

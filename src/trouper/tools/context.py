@@ -124,6 +124,7 @@ class Background(Protocol):
         title: str | None = None,
         schedule: Mapping[str, Json] | None = None,
         signal_on_completion: bool = True,
+        call: CallId | None = None,
     ) -> Mapping[str, Json]:
         """At once: run id, task id, title, status, artifact directory, log path, result path (B7)."""
 
@@ -168,6 +169,8 @@ class Schedules(Protocol):
         tool: str | None = None,
         arguments: Mapping[str, Json] | None = None,
         message: str | None = None,
+        missed: str = "once",
+        signal_on_completion: bool = True,
     ) -> Mapping[str, Json]: ...
     async def list(self) -> Sequence[Mapping[str, Json]]: ...
     async def cancel(self, schedule_id: str) -> bool: ...
@@ -195,7 +198,10 @@ class Reply:
 class Asker(Protocol):
     """Puts 1-4 questions to the user and waits (T16)."""
 
-    async def ask(self, questions: Sequence[Question], *, timeout_s: float | None = None) -> Reply: ...
+    async def ask(
+        self, questions: Sequence[Question], *, timeout_s: float | None = None, call: CallId | None = None
+    ) -> Reply:
+        """`call`: the call that asks. One that goes on in the background makes its task wait for input (B11)."""
 
 
 class Sink(Protocol):
@@ -204,6 +210,16 @@ class Sink(Protocol):
     def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None: ...
     def status(self, text: str) -> None: ...
     def output(self, stream: str, delta: str) -> None: ...
+
+
+class RunLine(Protocol):
+    """What an execution that can go on in the background has besides its sink: messages, both ways (B12)."""
+
+    async def receive(self) -> str:
+        """The next message sent to the task; waits for one."""
+
+    def say(self, text: str) -> bool:
+        """A message from the task. False if it is no background run (yet), or cannot be taken just now."""
 
 
 class SilentSink:
@@ -284,8 +300,10 @@ class ToolContext:
     idempotency_key: str = field()
     #: 1, and one more for each re-attachment after a restart (B10).
     attempt: int = 1
-    #: The task that records this execution, if it runs in the background.
+    #: The task that records this execution, if it was started in the background.
     task_id: TaskId | None = None
+    #: The line of an execution that is a background run or may become one.
+    run: RunLine | None = None
 
     @idempotency_key.default
     def _default_key(self) -> str:
@@ -362,10 +380,18 @@ class ToolContext:
         return await self.notifications.notify(title, body, dedupe_key=dedupe_key)
 
     async def spawn(self, tool: str, arguments: Mapping[str, Json], **options: Any) -> Mapping[str, Json]:
-        return await self.background.spawn(tool, arguments, **options)
+        return await self.background.spawn(tool, arguments, call=self.call_id, **options)
 
     async def ask_user(self, *questions: Question, timeout_s: float | None = None) -> Reply:
-        return await self.asker.ask(questions, timeout_s=timeout_s)
+        return await self.asker.ask(questions, timeout_s=timeout_s, call=self.call_id)
+
+    async def receive_message(self) -> str:
+        """The next message that the model or the host has sent to this run's task."""
+        return await self._met("run", self.run).receive()
+
+    def say(self, text: str) -> bool:
+        """A message from this run's task to its session. A plain call; false if nobody could take it."""
+        return self.run is not None and self.run.say(text)
 
     def in_thread(self) -> ToolContext:
         """The same context, for a function that runs in a worker thread: its reports are carried over."""

@@ -42,7 +42,9 @@ class Asked:
         self.questions: list[Question] = []
         self.timeout_s: float | None = None
 
-    async def ask(self, questions: Sequence[Question], *, timeout_s: float | None = None) -> Reply:
+    async def ask(
+        self, questions: Sequence[Question], *, timeout_s: float | None = None, call: str | None = None
+    ) -> Reply:
         self.questions, self.timeout_s = list(questions), timeout_s
         return self.reply
 

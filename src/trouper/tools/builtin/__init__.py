@@ -15,6 +15,16 @@ from types import MappingProxyType
 
 from trouper.tools.builtin.arithmetic import add, divide, multiply, subtract
 from trouper.tools.builtin.ask import ask_user
+from trouper.tools.builtin.background import (
+    TASK_TOOLS,
+    cancel_task,
+    equipped,
+    get_task,
+    list_tasks,
+    message_task,
+    spawn_background,
+    wait_task,
+)
 from trouper.tools.builtin.clock import get_current_time
 from trouper.tools.builtin.command import bash, make_bash, make_run_command, run_command
 from trouper.tools.builtin.files import (
@@ -27,7 +37,9 @@ from trouper.tools.builtin.files import (
     write_file,
 )
 from trouper.tools.builtin.finish import finish, finish_with
+from trouper.tools.builtin.memory import forget, list_memories, recall, remember
 from trouper.tools.builtin.progress import echo, report_progress
+from trouper.tools.builtin.schedules import cancel_schedule, create_schedule, list_schedules
 from trouper.tools.builtin.search import find_files, grep_files
 from trouper.tools.builtin.stores import kv_store, secret_store
 from trouper.tools.builtin.timer import set_timer
@@ -42,6 +54,8 @@ _DEFAULT = (
 )
 OPT_IN: tuple[Tool, ...] = (
     *(run_command, bash, find_files, rename_file, kv_store, secret_store, set_timer, ask_user, finish),
+    *(remember, recall, forget, list_memories, spawn_background, *TASK_TOOLS),
+    *(create_schedule, list_schedules, cancel_schedule),
 )
 BUILTIN: Mapping[str, Tool] = MappingProxyType({each.name: each for each in (*_DEFAULT, *OPT_IN)})
 
@@ -57,32 +71,46 @@ __all__ = [
     "add",
     "ask_user",
     "bash",
+    "cancel_schedule",
+    "cancel_task",
+    "create_schedule",
     "default_tools",
     "delete_file",
     "divide",
     "echo",
     "edit_file",
+    "equipped",
     "find_files",
     "finish",
     "finish_with",
+    "forget",
     "get_current_time",
     "get_forecast",
+    "get_task",
     "get_weather",
     "grep_files",
     "kv_store",
     "list_directory",
+    "list_memories",
+    "list_schedules",
+    "list_tasks",
     "make_bash",
     "make_run_command",
     "make_web_fetch",
+    "message_task",
     "multiply",
     "read_file",
+    "recall",
+    "remember",
     "rename_file",
     "report_progress",
     "run_command",
     "secret_store",
     "set_timer",
+    "spawn_background",
     "stat_file",
     "subtract",
+    "wait_task",
     "web_fetch",
     "write_file",
     "write_todos",

@@ -53,7 +53,7 @@ async def ask_user(
         Question(each.text, each.header, tuple(each.choices), multiple=each.multiple, secret=each.secret)
         for each in questions
     ]
-    reply = await context.asker.ask(asked, timeout_s=timeout_s)
+    reply = await context.ask_user(*asked, timeout_s=timeout_s)
     if reply.status != "answered":
         return {"status": reply.status}
     answers = [{"question": each.text, "answer": value} for each, value in zip(questions, reply.values, strict=True)]

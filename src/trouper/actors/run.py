@@ -1,0 +1,162 @@
+"""One execution that is a background run, or may become one: what it reports on the way, and what it leaves behind (B2, B8, B9).
+
+A call of a tool that can go on in the background begins as any other call does. If it takes longer than the turn waits, its task is recorded, and the very same
+execution goes on as that task's first attempt: `attach` is all that happens to it. What a run says is passed on live, and written to its task's record at most a few times a second; the
+tool never waits for that. A superseded attempt writes nothing, since every report carries its attempt (I28).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from trouper.actors.sink import LiveSink
+from trouper.core.commands import Command
+from trouper.core.ids import CallId, TaskId
+from trouper.core.live import LiveEvent
+from trouper.core.task_events import BeatTask, MessageTask, ReportTaskProgress, WriteTaskOutput
+from trouper.core.task_record import DETAIL_MAX_CHARS, LOG_MAX_CHARS, TAIL_MAX_CHARS, Output, Progress, append_output
+
+logger = logging.getLogger("trouper.runs")
+
+#: Reports to the record are at least this far apart.
+REPORT_EVERY_S = 0.25
+
+
+class Run:
+    """The sink of one execution, and its line to the session. Tools see it as `Sink` and `RunLine`."""
+
+    def __init__(
+        self,
+        call: CallId,
+        *,
+        now: Callable[[], float],
+        post: Callable[[Command], bool],
+        publish: Callable[[LiveEvent], None],
+        heartbeat_s: float,
+    ) -> None:
+        self.call = call
+        self.task_id: TaskId | None = None
+        self.attempt = 1
+        #: The turn has asked for it to be let go; whether that was granted is known when the session has decided.
+        self.spilling = False
+        self._now = now
+        self._post = post
+        self._live = LiveSink(call, publish)
+        self._heartbeat_s = heartbeat_s
+        self._output = Output()
+        self._log: list[str] = []
+        self._unsaid: list[tuple[str, str]] = []
+        self._tail = ("", "")
+        self._detail: str | None = None
+        self._progress: Progress | None = None
+        self._dirty = trio.Event()
+        self._reporter = trio.CancelScope()
+        self._messages: deque[str] = deque()
+        self._message_came = trio.Event()
+
+    # -- what the tool says; never blocks
+
+    def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None:
+        self._live.progress(current, total, unit, label)
+        if current is not None and math.isfinite(current):
+            self._progress = Progress(current, total, unit or None, label or None)
+        elif label:
+            self._detail = label[:DETAIL_MAX_CHARS]
+        self._dirty.set()
+
+    def status(self, text: str) -> None:
+        self._live.status(text)
+        self._detail = text[:DETAIL_MAX_CHARS]
+        self._dirty.set()
+
+    def output(self, stream: str, delta: str) -> None:
+        if not delta:
+            return
+        self._live.output(stream, delta)
+        was_full = self._output.truncated
+        self._output, logged = append_output(self._output, stream, delta)
+        if logged:
+            self._log.append(logged)
+        if was_full:
+            # The log takes no more; the record's live tail is all that is left to feed.
+            self._tail = (stream, (self._tail[1] + delta)[-TAIL_MAX_CHARS:])
+        else:
+            if len(delta) > LOG_MAX_CHARS + TAIL_MAX_CHARS:
+                delta = delta[:LOG_MAX_CHARS] + delta[-TAIL_MAX_CHARS:]
+            if self._unsaid and self._unsaid[-1][0] == stream:
+                delta = self._unsaid.pop()[1] + delta
+            self._unsaid.append((stream, delta))
+        self._dirty.set()
+
+    # -- messages (B12)
+
+    async def receive(self) -> str:
+        """The next message that somebody has sent to the task."""
+        while not self._messages:
+            await self._message_came.wait()
+        text = self._messages.popleft()
+        if not self._messages:
+            self._message_came = trio.Event()
+        return text
+
+    def say(self, text: str) -> bool:
+        """A message from the task, kept with it; false if it is no task, or the session cannot take it now."""
+        if self.task_id is None:
+            return False
+        return self._post(MessageTask(self.task_id, "from_task", text, self._now(), self.attempt))
+
+    def take_message(self, text: str) -> None:
+        self._messages.append(text)
+        self._message_came.set()
+
+    # -- the record
+
+    def attach(self, task_id: TaskId, attempt: int) -> None:
+        """From here on it is this attempt of this task."""
+        self.task_id, self.attempt = task_id, attempt
+
+    async def report(self) -> None:
+        """Beat, and write down what was said, until the run is over."""
+        with self._reporter:
+            next_beat = trio.current_time() + self._heartbeat_s
+            while True:
+                with trio.move_on_at(next_beat):
+                    await self._dirty.wait()
+                    self.flush()
+                    await trio.sleep(REPORT_EVERY_S)
+                if trio.current_time() >= next_beat:
+                    next_beat = trio.current_time() + self._heartbeat_s
+                    if self.task_id is not None:
+                        self._post(BeatTask(self.task_id, self.attempt, self._now()))
+
+    def flush(self) -> None:
+        """Put what was said since the last time on the record; what finds no room waits for the next time."""
+        self._dirty = trio.Event()
+        if self.task_id is None:
+            return
+        while self._unsaid:
+            stream, delta = self._unsaid[0]
+            if not self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta, self._now())):
+                return
+            del self._unsaid[0]
+        stream, delta = self._tail
+        if delta and self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta, self._now())):
+            self._tail = ("", "")
+        if self._detail is not None or self._progress is not None:
+            told = ReportTaskProgress(self.task_id, self.attempt, self._now(), self._detail, self._progress)
+            if self._post(told):
+                self._detail = self._progress = None
+
+    def end(self) -> None:
+        self.flush()
+        self._reporter.cancel()
+
+    @property
+    def log(self) -> str:
+        """All that was written, as `output.log` has it: within its cap, with a note where it was cut."""
+        return "".join(self._log)

@@ -1,0 +1,308 @@
+"""The executions of one session that can outlive their turn, and how each is brought to its end (B1-B5, B8-B10).
+
+The session actor starts and stops work; here is what a run does between the two. Ends come in one order: what was said is put on the record, the artifacts are written,
+and then the end is told to the session, which records it together with its notification.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import orjson
+import trio
+
+from trouper.actors.run import Run
+from trouper.actors.running import Running
+from trouper.actors.tool_call import run_tool
+from trouper.actors.watches import Watches
+from trouper.core import task_text
+from trouper.core.calls import Call
+from trouper.core.commands import Command, DeliverResult
+from trouper.core.ids import CallId, SessionId, TaskId
+from trouper.core.messages import Json, Outcome
+from trouper.core.notification import NotificationQueued, NotificationsRequeued
+from trouper.core.session import RunCall, State, Work
+from trouper.core.settings import Limits
+from trouper.core.task import RunTask
+from trouper.core.task_events import (
+    EndTask,
+    TaskCancelled,
+    TaskFailed,
+    TaskInputAnswered,
+    TaskInputRequested,
+    TaskInterrupted,
+    TaskMessaged,
+    TaskStarted,
+    TaskSucceeded,
+)
+from trouper.core.task_record import End, NewTask, Task
+from trouper.tools.context import ToolContext
+from trouper.tools.contract import Tool
+from trouper.tools.guards.rooted import RootedFiles
+
+logger = logging.getLogger("trouper.runs")
+
+#: The events that concern executions under way.
+OBSERVED = frozenset(
+    {
+        TaskStarted,
+        TaskMessaged,
+        TaskInputRequested,
+        TaskInputAnswered,
+        TaskSucceeded,
+        TaskFailed,
+        TaskCancelled,
+        TaskInterrupted,
+        NotificationQueued,
+        NotificationsRequeued,
+    }
+)
+
+
+class RunGround(Protocol):
+    """What runs need of their runtime."""
+
+    def services(self, session: str) -> Any: ...
+    def files_of(self, session: str) -> RootedFiles | None:
+        """Where the session's files are; `None` if it has none."""
+
+    async def in_thread(self, work: Callable[[], Any]) -> Any:
+        """Work that blocks, out of the way."""
+
+    def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
+        """Somebody has answered what a task had asked for."""
+
+
+class RunHost(Protocol):
+    """What runs need of their session."""
+
+    session: str
+    state: State
+    watches: Watches
+
+    @property
+    def run_ground(self) -> RunGround: ...
+    @property
+    def limits(self) -> Limits: ...
+    def now(self) -> float: ...
+    def post(self, command: Command) -> bool: ...
+    def publish_live(self, event: Any) -> None: ...
+    def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None: ...
+    async def settle(self) -> None:
+        """Until everything that the session was told so far has been decided."""
+
+    @property
+    def keep(self) -> Callable[[str, str], Awaitable[bool]] | None: ...
+
+
+class Runs:
+    """All of them, by call and by task. New with each start of the session's actor: what ran before ended with it."""
+
+    def __init__(self, host: RunHost) -> None:
+        self._host = host
+        self._calls: dict[CallId, tuple[Run, Running, Tool]] = {}
+        self._tasks: dict[TaskId, Run] = {}
+
+    # -- executions
+
+    async def run_call(self, tool: Tool, call: Call, running: Running, timeout_s: float) -> Command | None:
+        """A call that the turn may let go of. The end of its task if it did, else the call's own."""
+        run = self._new(call.id)
+        self._calls[call.id] = (run, running, tool)
+        host = self._host
+        context = ToolContext(
+            session_id=SessionId(host.session),
+            call_id=call.id,
+            services=host.run_ground.services(host.session),
+            sink=run,
+            attempt=call.attempt,
+            run=run,
+        )
+        ended = await run_tool(
+            tool,
+            call.id,
+            call.request.arguments,
+            context,
+            running,
+            timeout_s=timeout_s,
+            output_bytes=host.limits.tool_output_bytes,
+            now=host.now,
+            keep=host.keep,
+        )
+        if ended is None:
+            return None  # Stopped: see `after_stop`.
+        if run.spilling and run.task_id is None:
+            # Whether the turn has let it go is being decided right now.
+            await host.settle()
+        found = None if run.task_id is None else host.state.tasks.live.get(run.task_id)
+        if found is None:
+            self._forget(run)
+            return ended
+        return await self._finished(run, found, ended)
+
+    async def run_task(self, tool: Tool | None, task_id: TaskId, attempt: int, running: Running) -> Command | None:
+        """A run from its record: a spawned one, or any after a restart."""
+        host = self._host
+        found = host.state.tasks.live.get(task_id)
+        if found is None:
+            return None
+        about = found.about
+        if tool is None:
+            gone = f"The tool {about.tool!r} is not there any more."
+            return task_text.end_command(found, attempt, Outcome.ERROR, gone, at=host.now(), saved=False)
+        # A spilled call is the same call in each attempt, also to the other side of an idempotent tool.
+        call = about.origin_call if about.kind == "tool" and about.origin_call else CallId(task_id)
+        run = self._new(call)
+        for message in found.messages:
+            if message.direction == "to_task":
+                run.take_message(message.text)
+        self._attach(run, task_id, attempt)
+        context = ToolContext(
+            session_id=SessionId(host.session),
+            call_id=call,
+            services=host.run_ground.services(host.session),
+            sink=run,
+            attempt=attempt,
+            task_id=task_id,
+            run=run,
+        )
+        ended = await run_tool(
+            tool,
+            call,
+            about.spec.get("arguments"),  # type: ignore[arg-type]
+            context,
+            running,
+            timeout_s=tool.timeout_s or math.inf,
+            output_bytes=host.limits.tool_output_bytes,
+            now=host.now,
+            keep=host.keep,
+            background=True,
+        )
+        if ended is None:
+            return None
+        return await self._finished(run, host.state.tasks.live.get(task_id) or found, ended)
+
+    def spilling(self, call: CallId) -> None:
+        """The turn has waited long enough for this call, and is about to say so."""
+        if call in self._calls:
+            self._calls[call][0].spilling = True
+
+    # -- ends
+
+    async def _finished(self, run: Run, found: Task, ended: DeliverResult) -> EndTask:
+        run.end()
+        end = task_text.end_of(ended.outcome, ended.content)
+        saved = await self._save(found.about, run.log, end, ended.content)
+        attempt = run.attempt
+        self._forget(run)
+        return task_text.end_command(
+            found,
+            attempt,
+            ended.outcome,
+            ended.content,
+            at=self._host.now(),
+            saved=saved,
+            internal=ended.internal,
+        )
+
+    async def after_stop(self, work: Work) -> Command | None:
+        """A run that was cancelled says so itself, at once: nobody has to wait for its grace period to end (B5)."""
+        host = self._host
+        match work:
+            case RunTask(task_id, attempt):
+                run, found = self._tasks.get(task_id), host.state.tasks.live.get(task_id)
+            case RunCall(call):
+                attempt = 1
+                run = self._calls[call.id][0] if call.id in self._calls else None
+                live = host.state.tasks.live.values()
+                found = next((t for t in live if t.about.kind == "tool" and t.about.origin_call == call.id), None)
+            case _:
+                return None
+        if run is not None:
+            run.end()
+            self._forget(run)
+        if found is None or found.cancel_requested_at is None or found.attempt != attempt:
+            return None
+        saved = await self._save(found.about, run.log if run is not None else "", "cancelled", "Cancelled.")
+        return EndTask(
+            found.id,
+            attempt,
+            "cancelled",
+            host.now(),
+            summary=task_text.summary_text(found.about, "cancelled", None),
+            result_path=task_text.result_path(found.about) if saved else None,
+        )
+
+    async def _save(self, about: NewTask, log: str, end: End, content: Json) -> bool:
+        """Write `output.log` and `result.json`; whether they are there (B9). Shielded: they belong to the end, which is already certain."""
+        files = self._host.run_ground.files_of(self._host.session)
+        if files is None:
+            return False
+        document = orjson.dumps(
+            task_text.result_document(end, content), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        )
+        encoded = log.encode("utf-8", "replace")
+
+        def write() -> None:
+            files.write(task_text.log_path(about), encoded)
+            files.write(task_text.result_path(about), document)
+
+        with trio.move_on_after(self._host.limits.grace_s) as scope:
+            scope.shield = True
+            try:
+                await self._host.run_ground.in_thread(write)
+                return True
+            except Exception as error:  # A full disk or a quota must not keep a run from ending.
+                logger.warning("the artifacts of task %s were not written: %s", about.id, error)
+        return False
+
+    async def _save_interrupted(self, about: NewTask, told: str) -> None:
+        await self._save(about, "", "interrupted", told)
+
+    # -- what the session records
+
+    def observe(self, event: Any) -> None:
+        """An event of `OBSERVED` has become part of the state."""
+        host = self._host
+        match event:
+            case TaskStarted(task_id=task_id, attempt=1):
+                found = host.state.tasks.get(task_id)
+                if found is not None and found.about.kind == "tool" and found.about.origin_call in self._calls:
+                    run, running, tool = self._calls[found.about.origin_call]
+                    if tool.timeout_s is None:
+                        # The time-out of a session's calls is for those that somebody waits for.
+                        running.extend(math.inf)
+                    self._attach(run, task_id, 1)
+            case TaskMessaged(task_id=task_id, message=message) if message.direction == "to_task":
+                if task_id in self._tasks:
+                    self._tasks[task_id].take_message(message.text)
+            case TaskInputAnswered(task_id=task_id, answer=answer):
+                host.run_ground.input_answered(host.session, task_id, answer)
+            case TaskInterrupted(task_id=task_id, summary=told):
+                host.watches.task_changed(task_id)
+                found = host.state.tasks.get(task_id)
+                if found is not None:
+                    host.start(self._save_interrupted, found.about, told)
+            case TaskInputRequested() | TaskSucceeded() | TaskFailed() | TaskCancelled():
+                host.watches.task_changed(event.task_id)
+            case NotificationQueued() | NotificationsRequeued():
+                host.watches.notified()
+            case _:
+                pass
+
+    def _new(self, call: CallId) -> Run:
+        host = self._host
+        return Run(call, now=host.now, post=host.post, publish=host.publish_live, heartbeat_s=host.limits.heartbeat_s)
+
+    def _attach(self, run: Run, task_id: TaskId, attempt: int) -> None:
+        run.attach(task_id, attempt)
+        self._tasks[task_id] = run
+        self._host.start(run.report)
+
+    def _forget(self, run: Run) -> None:
+        self._calls.pop(run.call, None)
+        if run.task_id is not None and self._tasks.get(run.task_id) is run:
+            del self._tasks[run.task_id]

@@ -1,0 +1,120 @@
+"""Triggers (B25): every so often, when files change, or at times of the wall clock, call a function. Each is an actor of its own under supervision.
+
+A trigger whose function raises begins again, within its limit; then it stays down, visibly, and no other trigger or session takes notice. Triggers belong to
+the host's program and last as long as the runtime: what has to survive a restart is a session's schedule.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import trio
+from attrs import field, frozen
+
+from trouper._errors import ConfigError
+from trouper.actors.reference import Inbox
+from trouper.actors.restart import Restart
+from trouper.core.cron import Cron, OneShot, next_fire
+
+TRIGGER_RESTART = Restart(on="failure", limit=5, within_s=60.0, delay_s=0.5)
+#: The wall clock may be set: it is looked at this often.
+_LOOK_AT_CLOCK_S = 60.0
+
+
+def _positive(instance: object, attribute: Any, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"a trigger every {value!r} s makes no sense; give seconds, more than 0", seconds=value)
+
+
+def _paths(value: str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
+    given = (value,) if isinstance(value, str | os.PathLike) else value
+    return tuple(os.fspath(path) for path in given)
+
+
+#: (paths) -> sets of (what happened, path). By default `watchfiles.awatch`.
+Watch: TypeAlias = Callable[..., AsyncIterator[set[tuple[Any, str]]]]
+
+
+@frozen
+class Every:
+    """Every `seconds`. A function that takes longer than that is not called more often to make up for it."""
+
+    seconds: float = field(validator=_positive)
+
+
+@frozen
+class OnChange:
+    """When a file below one of `paths` is added, modified or deleted; changes that come together are told together."""
+
+    paths: tuple[str, ...] = field(converter=_paths)
+    watch: Watch | None = None
+
+
+When: TypeAlias = Every | OnChange | Cron | OneShot
+
+
+@frozen
+class Fired:
+    trigger: str
+    #: Wall time, seconds since the epoch.
+    at: float
+    #: For `OnChange`: what happened ("added", "modified", "deleted"), and to which path.
+    changes: tuple[tuple[str, str], ...] = ()
+
+
+Act: TypeAlias = Callable[[Fired], Awaitable[object]]
+
+
+async def run_trigger(inbox: Inbox[Any, Any], name: str, when: When, act: Act, now: Callable[[], float]) -> None:
+    """The actor. Ends when it is asked to, and with the one fire of a `OneShot`."""
+    async with trio.open_nursery() as nursery:
+
+        async def fire() -> None:
+            match when:
+                case Every(seconds):
+                    await _every(seconds, name, act, now)
+                case OnChange():
+                    await _on_change(when, name, act, now)
+                case Cron() | OneShot():
+                    await _on_time(when, name, act, now)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(fire)
+        async for _ in inbox:
+            pass
+        nursery.cancel_scope.cancel()
+
+
+async def _every(seconds: float, name: str, act: Act, now: Callable[[], float]) -> None:
+    due = trio.current_time() + seconds
+    while True:
+        await trio.sleep_until(due)
+        await act(Fired(name, now()))
+        missed = max(0, int((trio.current_time() - due) // seconds))
+        due += seconds * (missed + 1)
+
+
+async def _on_time(when: Cron | OneShot, name: str, act: Act, now: Callable[[], float]) -> None:
+    after = now()
+    while (due := next_fire(when, after)) is not None:
+        while (left := due - now()) > 0:  # noqa: ASYNC110 - there is no event for a clock that is set
+            await trio.sleep(min(left, _LOOK_AT_CLOCK_S))
+        after = max(due, now())
+        await act(Fired(name, after))
+
+
+async def _on_change(when: OnChange, name: str, act: Act, now: Callable[[], float]) -> None:
+    watch = when.watch
+    if watch is None:
+        try:
+            from watchfiles import awatch
+        except ImportError:
+            raise ConfigError(
+                "the `watchfiles` package is not installed; `pip install 'trouper[watch]'` to trigger on file changes"
+            ) from None
+        watch = awatch
+    async for changes in watch(*when.paths):
+        told = sorted((getattr(kind, "name", str(kind)), path) for kind, path in changes)
+        await act(Fired(name, now(), tuple(told)))

@@ -1,0 +1,159 @@
+"""The memory of a runtime (B21): decided like everything else, on a stream of its own, and kept readable on disk beside the journal.
+
+The journal is the truth. The files and the index follow it, and are put right from it when they are behind; without a directory there are none, and searching
+walks over what is remembered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from trouper import codec
+from trouper.actors.journal import JournalWriter
+from trouper.core import memory
+from trouper.core.ids import MEMORY_STREAM, check_name
+from trouper.core.memory import Forget, ForgetExpired, Memories, MemoryCommand, Remember
+from trouper.core.messages import Json
+from trouper.journal import Entry
+from trouper.tools.context import Memo
+
+if TYPE_CHECKING:
+    from trouper.stores.memory_store import MemoryStore
+
+
+class MemoryKeeper:
+    """`runtime.memory`. One writer at a time; every change is durable before its call returns."""
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        epoch: int,
+        now: Callable[[], float],
+        memories: Memories,
+        next_seq: int,
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        open_store: Callable[[Memories], MemoryStore] | None,
+    ) -> None:
+        self.memories = memories
+        self.next_seq = next_seq
+        #: Handed to the journal, and not yet part of `memories`.
+        self.in_flight: int | None = None
+        self._writer = writer
+        self._epoch = epoch
+        self._now = now
+        self._in_thread = in_thread
+        self._open_store = open_store
+        self._store: MemoryStore | None = None
+        self._lock = trio.Lock()
+
+    async def remember(
+        self,
+        scope: str,
+        key: str,
+        value: Json,
+        *,
+        summary: str = "",
+        metadata: Mapping[str, Json] | None = None,
+        ttl_s: float | None = None,
+    ) -> Memo:
+        """Write, or write over; what is written over keeps the time at which it was made."""
+        await self._decide(Remember(scope, key, value, self._now(), summary, metadata or {}, ttl_s))
+        return _memo(self.memories.scopes[scope][key])
+
+    async def recall(self, scope: str, key: str) -> Memo | None:
+        found = memory.recall(self.memories, scope, key, self._now())
+        return None if found is None else _memo(found)
+
+    async def forget(self, scope: str, key: str) -> bool:
+        """Whether it was there. Forgetting twice is forgetting once."""
+        return await self._decide(Forget(scope, key, self._now()))
+
+    async def forget_expired(self) -> bool:
+        return await self._decide(ForgetExpired(self._now()))
+
+    async def list(self, scope: str, *, limit: int = 50) -> Sequence[Memo]:
+        """The newest change first."""
+        return [_memo(found) for found in memory.listing(self.memories, scope, self._now(), limit)]
+
+    def scopes(self) -> tuple[str, ...]:
+        return tuple(sorted(self.memories.scopes))
+
+    async def search(self, text: str, *, scope: str | None = None, limit: int = 20) -> Sequence[Memo]:
+        """Those that hold all words of `text`, best first."""
+        at = self._now()
+        if self._open_store is None:
+            return [_memo(found) for found in self._walk(text, scope, at)[:limit]]
+        async with self._lock:
+            store = await self._opened()
+        hits = await self._in_thread(lambda: store.search(text, at=at, scope=scope, limit=limit))
+        found = (memory.recall(self.memories, hit.scope, hit.key, at) for hit in hits)
+        return [_memo(each) for each in found if each is not None]
+
+    def _walk(self, text: str, scope: str | None, at: float) -> Sequence[memory.Memory]:
+        names = [check_name(scope, "scope")] if scope is not None else list(self.memories.scopes)
+        words = text.casefold().split()
+        if not words:
+            return []
+        found = [each for name in names for each in memory.listing(self.memories, name, at)]
+        return [each for each in found if all(word in _words(each) for word in words)]
+
+    async def _decide(self, command: MemoryCommand) -> bool:
+        """Journal, then evolve, then let the disk follow (as a session does); whether anything changed."""
+        async with self._lock:
+            events = memory.decide(self.memories, command)
+            if not events:
+                return False
+            # Shielded: a caller's cancel between hand-over and acknowledgement would leave memory and disk apart.
+            with trio.CancelScope(shield=True):
+                record = codec.Record(MEMORY_STREAM, self.next_seq, self._epoch, self._now(), command, events)
+                try:
+                    line = codec.encode(record, exact=True)
+                except codec.Inexact:
+                    record = codec.sanitised(record)
+                    line = codec.encode(record)
+                self.in_flight = self._writer.append(Entry(MEMORY_STREAM, record.id, *line, True, True))
+                try:
+                    await self._writer.wait_durable(self.in_flight)
+                    for event in record.events:
+                        self.memories = memory.evolve(self.memories, event)
+                    self.next_seq += len(record.events)
+                finally:
+                    self.in_flight = None
+                if self._open_store is not None:
+                    store = await self._opened()
+                    for event in record.events:
+                        await self._in_thread(lambda event=event: store.apply(event))  # type: ignore[misc]
+            return True
+
+    async def _opened(self) -> MemoryStore:
+        """The store on disk, brought up to date when it is first needed."""
+        if self._store is None:
+            open_store = self._open_store
+            assert open_store is not None
+            self._store = await self._in_thread(lambda: open_store(self.memories))
+        return self._store
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+
+def _words(found: memory.Memory) -> str:
+    return f"{found.key} {found.summary} {json.dumps(found.value, ensure_ascii=False)}".casefold()
+
+
+def _memo(found: memory.Memory) -> Memo:
+    return Memo(
+        scope=found.scope,
+        key=found.key,
+        value=found.value,
+        created=datetime.fromtimestamp(found.created_at, UTC),
+        updated=datetime.fromtimestamp(found.updated_at, UTC),
+        summary=found.summary,
+        metadata=found.metadata,
+    )

@@ -1,0 +1,150 @@
+"""Across sessions: what a `Runtime` can say of tasks, notifications and schedules, whether their sessions are open or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from attrs import frozen
+
+from trouper._errors import CommandRejected
+from trouper.core import task_text
+from trouper.core.ids import SessionId, TaskId
+from trouper.core.messages import Json
+from trouper.core.notification import Notification, NotificationState
+from trouper.core.schedule import Schedule, ScheduleState
+from trouper.core.session import State
+from trouper.core.task_record import Entry, Page, Task, TaskState, listing
+from trouper.services.session_side import state_named
+
+if TYPE_CHECKING:
+    from trouper.runtime import Runtime
+    from trouper.session import Session
+
+
+@frozen
+class TaskDetail:
+    """A task, what came of it, and the last of what happened to it (B12)."""
+
+    task: Task
+    #: From `result.json` where it is longer than the record keeps.
+    result: Json
+    entries: tuple[Entry, ...]
+
+
+@frozen
+class SessionNotification:
+    session: str
+    notification: Notification
+
+
+@frozen
+class SessionSchedule:
+    session: str
+    schedule: Schedule
+
+
+class ScheduleBook:
+    """`runtime.schedules`: those of all sessions. Iterate it, or ask."""
+
+    def __init__(self, runtime: Overview) -> None:
+        self._runtime = runtime
+
+    def list(
+        self, *, session: str | None = None, state: ScheduleState | str | None = None
+    ) -> tuple[SessionSchedule, ...]:
+        wanted = ScheduleState(state) if isinstance(state, str) else state
+        return tuple(
+            SessionSchedule(name, each)
+            for name, found in self._runtime._states(session)
+            for each in (*found.schedules.active.values(), *found.schedules.settled.values())
+            if wanted is None or each.state is wanted
+        )
+
+    def get(self, id: str) -> SessionSchedule | None:
+        return next((each for each in self.list() if each.schedule.id == id), None)
+
+    async def create(self, session: str, **options: Any) -> Mapping[str, Json]:
+        """As `Session.create_schedule`."""
+        return await (await self._runtime._session(session)).create_schedule(**options)
+
+    async def cancel(self, id: str) -> bool:
+        found = self.get(id)
+        if found is None:
+            raise CommandRejected(f"there is no schedule {id!r}; see runtime.schedules.list()", schedule_id=id)
+        return await (await self._runtime._session(found.session)).cancel_schedule(id)
+
+    def __iter__(self) -> Iterator[SessionSchedule]:
+        return iter(self.list())
+
+
+class Overview:
+    """The part of `Runtime` that looks over all sessions."""
+
+    if TYPE_CHECKING:
+
+        def _states(self, session: str | None = None) -> Iterator[tuple[str, State]]: ...
+        async def _session(self, name: str) -> Session: ...
+
+    def tasks(
+        self,
+        *,
+        state: TaskState | str | None = None,
+        session: str | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        before: tuple[float, TaskId] | None = None,
+    ) -> Page:
+        """The newest first. `before`: that of the last page, for the next one (B13)."""
+        return listing(
+            (task for _, found in self._states(session) for task in found.tasks),
+            state=state_named(state),
+            kind=kind,
+            session=None if session is None else SessionId(session),
+            limit=limit,
+            before=before,
+        )
+
+    def task(self, id: str) -> Task | None:
+        return next((task for _, found in self._states() if (task := found.tasks.get(id)) is not None), None)
+
+    async def task_detail(self: Runtime, id: str, *, entries: int = 20) -> TaskDetail | None:  # type: ignore[misc]
+        """The task with its whole result, from its file if need be."""
+        task = self.task(id)
+        if task is None:
+            return None
+        result = task.result
+        files = self.files_of(task.about.session)
+        if result is None and task.result_path is not None and files is not None:
+            try:
+                document = orjson.loads(await self.in_thread(lambda: files.read(task_text.result_path(task.about))))
+                result = document.get("result")
+            except Exception:  # Moved away or damaged by somebody: the record stands without it.
+                result = None
+        return TaskDetail(task, result, task.entries[-entries:] if entries > 0 else ())
+
+    def notifications(
+        self, *, state: NotificationState | str | None = None, session: str | None = None, limit: int = 50
+    ) -> tuple[SessionNotification, ...]:
+        """Pending ones and the last of those that are settled; the oldest first."""
+        wanted = NotificationState(state) if isinstance(state, str) else state
+        found = [
+            SessionNotification(name, each)
+            for name, known in self._states(session)
+            for each in (*known.notifications.settled.values(), *known.notifications.pending.values())
+            if wanted is None or each.state is wanted
+        ]
+        return tuple(sorted(found, key=lambda each: (each.notification.created_at, each.notification.id))[:limit])
+
+    @property
+    def schedules(self) -> ScheduleBook:
+        return ScheduleBook(self)
+
+    async def sweep_tasks(self) -> int:
+        """Archive what ended longer ago than `Limits.task_retention_s`, in all sessions; how many (B13)."""
+        swept = 0
+        for name, found in list(self._states()):
+            if found.tasks.ended:
+                swept += await (await self._session(name)).sweep_tasks()
+        return swept

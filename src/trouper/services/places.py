@@ -1,0 +1,65 @@
+"""Where a runtime keeps what is not its journal: sessions' files, key-value pairs, secrets, the memory's readable copy.
+
+<directory>/files/<session>/          the files of a session, and nobody else's
+<directory>/kv/<session>.json
+<directory>/secrets/<session>.json    mode 0600
+<directory>/memory/, memory.sqlite3
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from trouper.core.ids import check_name
+from trouper.stores.key_value import KeyValueStore
+from trouper.stores.secrets import FileSecrets, Keyring, KeyringSecrets
+from trouper.tools.guards.rooted import RootedFiles
+
+
+class Places:
+    """`directory=None`: there is no such place, and tools that need one are refused. `temporary`: made on first use, removed at the end."""
+
+    def __init__(self, directory: Path | None, *, temporary: bool = False, keyring: Keyring | None = None) -> None:
+        self._directory = directory
+        self._temporary = temporary
+        self._keyring = keyring
+        self._files: dict[str, RootedFiles] = {}
+
+    @property
+    def directory(self) -> Path | None:
+        if self._directory is None and self._temporary:
+            self._directory = Path(tempfile.mkdtemp(prefix="trouper-"))
+        return self._directory
+
+    @property
+    def is_there(self) -> bool:
+        return self._temporary or self._directory is not None
+
+    @property
+    def lasting(self) -> Path | None:
+        """The directory, if it outlives the runtime."""
+        return None if self._temporary else self._directory
+
+    def files_of(self, session: str) -> RootedFiles | None:
+        found = self._files.get(session)
+        if found is None and self.directory is not None:
+            found = self._files[session] = RootedFiles(self.directory, "files", check_name(session, "session"))
+        return found
+
+    def key_values_of(self, session: str) -> KeyValueStore | None:
+        return None if self.directory is None else KeyValueStore(self.directory / "kv" / f"{session}.json")
+
+    def secrets_of(self, session: str) -> FileSecrets | KeyringSecrets | None:
+        if self.directory is None:
+            return None
+        if self._keyring is not None:
+            names = self.directory / "secrets" / f"{session}.names"
+            return KeyringSecrets(names, f"trouper/{self.directory}/{session}", self._keyring)
+        return FileSecrets(self.directory / "secrets" / f"{session}.json")
+
+    def close(self) -> None:
+        if self._temporary and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None

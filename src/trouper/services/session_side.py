@@ -1,0 +1,178 @@
+"""What a `Session` offers beside its turns: background runs, tasks, notifications, schedules, questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from trouper._errors import CommandRejected
+from trouper.core.ids import NotificationId, TaskId
+from trouper.core.messages import Json
+from trouper.core.notification import (
+    AcknowledgeNotifications,
+    Notification,
+    NotificationState,
+    QueueNotification,
+    RequeueNotifications,
+)
+from trouper.core.schedule import Schedule
+from trouper.core.task_events import AnswerTaskInput, CreateTask, MessageTask, SweepTasks
+from trouper.core.task_record import Page, Task, TaskState, listing
+from trouper.services.inbox import Inbox
+from trouper.services.questions import PendingQuestion
+
+if TYPE_CHECKING:
+    from trouper.actors.session import SessionActor, Step
+    from trouper.services.desk import Desk
+
+
+def state_named(state: TaskState | str | None) -> TaskState | None:
+    if state is None or isinstance(state, TaskState):
+        return state
+    try:
+        return TaskState(state)
+    except ValueError:
+        known = ", ".join(each.value for each in TaskState)
+        raise CommandRejected(f"there is no task state {state!r}; the states are {known}", state=state) from None
+
+
+class BackgroundSide:
+    """The part of `Session` that has nothing to do with the turn under way."""
+
+    _actor: SessionActor
+
+    if TYPE_CHECKING:
+
+        @property
+        def _state(self) -> Any: ...
+        @property
+        def _desk(self) -> Desk: ...
+        async def _ask(self, command: Any) -> Step: ...
+        def _now(self) -> float: ...
+
+    # -- runs and tasks
+
+    async def spawn(
+        self,
+        tool: str,
+        arguments: Mapping[str, Json] | None = None,
+        *,
+        title: str = "",
+        signal_on_completion: bool = True,
+    ) -> Task:
+        """Start a background run of a tool; its record, at once. `ToolError` if the run may not start (B6)."""
+        actor = self._actor
+        new = await actor.admit(
+            tool, dict(arguments or {}), title=title, signal_on_completion=signal_on_completion, by="host"
+        )
+        made = await self._ask(CreateTask(new, self._now(), actor.owner, limits=actor.task_limits()))
+        return made.state.tasks.live[new.id]
+
+    def tasks(
+        self,
+        *,
+        state: TaskState | str | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        before: tuple[float, TaskId] | None = None,
+    ) -> Page:
+        """The newest first. `before`: that of the last page, for the next one."""
+        return listing(self._state.tasks, state=state_named(state), kind=kind, limit=limit, before=before)
+
+    def task(self, id: str) -> Task | None:
+        found: Task | None = self._state.tasks.get(id)
+        return found
+
+    async def wait_task(self, id: str) -> Task:
+        """Until the task has ended."""
+        while True:
+            found = self.task(id)
+            if found is None:
+                raise CommandRejected(f"there is no task {id!r} here; see session.tasks()", task_id=id)
+            if found.ended:
+                return found
+            if not await self._actor.watches.wait_task(found.id):
+                raise CommandRejected(f"the session has stopped while task {id!r} ran; open it again", task_id=id)
+
+    async def message_task(self, id: str, text: str) -> None:
+        """A message to a run, which may look for them."""
+        await self._ask(MessageTask(TaskId(id), "to_task", text, self._now()))
+
+    async def answer_task(self, id: str, answer: Json) -> None:
+        """The answer to what a task waits for."""
+        given = {"status": "answered", "values": [answer]}
+        await self._ask(AnswerTaskInput(TaskId(id), given, self._now()))
+
+    async def sweep_tasks(self) -> int:
+        """Archive ended tasks that are older than `Limits.task_retention_s`; how many (B13)."""
+        before = self._state.tasks.archived
+        swept = await self._ask(SweepTasks(self._now(), self._actor.task_limits()))
+        archived: int = swept.state.tasks.archived - before
+        return archived
+
+    # -- notifications
+
+    def notifications(self) -> Inbox:
+        """`async for notification in session.notifications()`: take them yourself; the model is told nothing meanwhile (B16)."""
+        return Inbox(self)  # type: ignore[arg-type]
+
+    def pending_notifications(self, state: NotificationState | None = None) -> tuple[Notification, ...]:
+        """What is still owed to somebody, oldest first."""
+        pending = self._state.notifications.pending.values()
+        return tuple(each for each in pending if state is None or each.state is state)
+
+    async def notify(
+        self, title: str, body: str = "", *, dedupe_key: str | None = None, wake: bool = True
+    ) -> NotificationId:
+        """Queue a notification for the model; with `wake`, an idle session gets a turn for it."""
+        id = NotificationId(self._actor.ground.environment.ids.new("note_"))
+        await self._ask(QueueNotification(id, "generic", title, body, self._now(), dedupe_key=dedupe_key, wake=wake))
+        return id
+
+    async def acknowledge(self, *ids: str) -> None:
+        await self._ask(AcknowledgeNotifications(tuple(map(NotificationId, ids)), self._now()))
+
+    async def requeue(self, *ids: str, reason: str = "") -> None:
+        limits = self._actor.notification_limits()
+        await self._ask(RequeueNotifications(tuple(map(NotificationId, ids)), reason, self._now(), limits))
+
+    @contextmanager
+    def hold_notifications(self) -> Iterator[None]:
+        """Deliver nothing inside this block: somebody is typing, or speaking (B15)."""
+        self._actor.hold_notifications()
+        try:
+            yield
+        finally:
+            self._actor.release_notifications()
+
+    # -- schedules
+
+    def schedules(self) -> tuple[Schedule, ...]:
+        """Active ones first."""
+        found = self._state.schedules
+        return (*found.active.values(), *found.settled.values())
+
+    async def create_schedule(self, **options: Any) -> Mapping[str, Json]:
+        """`title`; `cron` (and `timezone`) or `at`; `tool` (and `arguments`) or `message`; `missed`. As the tool of this name takes them."""
+        return await self._desk.calendar.create(**options)
+
+    async def cancel_schedule(self, id: str) -> bool:
+        return await self._desk.calendar.cancel(id)
+
+    # -- questions
+
+    @property
+    def questions(self) -> tuple[PendingQuestion, ...]:
+        """What tools want to know of the user."""
+        return self._desk.questions.pending
+
+    async def answer_question(self, id: str, *values: Json) -> None:
+        """One value for each of its questions, in order. The value of a secret goes to the secret store, and nowhere else."""
+        await self._desk.questions.answer(id, values)
+
+    async def decline_question(self, id: str) -> None:
+        await self._desk.questions.decline(id)
+
+
+__all__ = ["BackgroundSide", "state_named"]
