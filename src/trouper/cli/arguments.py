@@ -25,18 +25,30 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def add_root(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
-    """`--root` and `--profile`; with `positional`, the directory may also stand alone."""
+def add_root(parser: argparse.ArgumentParser, *, positional: bool = False, inherited: bool = False) -> None:
+    """`--root` and `--profile`; with `positional`, the directory may also stand alone.
+
+    `inherited`: for a sub-command whose parent takes them too; without one of its own, what the parent was given holds.
+    """
+    default = argparse.SUPPRESS if inherited else None
     if positional:
         parser.add_argument("directory", nargs="?", metavar="DIR", help="the root; the same as --root")
     parser.add_argument(
-        "--root", metavar="DIR", help=f"the root directory (default: ${ROOT_VARIABLE}, or the profile's)"
+        "--root",
+        metavar="DIR",
+        default=default,
+        help=f"the root directory (default: ${ROOT_VARIABLE}, or the profile's)",
     )
-    parser.add_argument("--profile", metavar="NAME", help="a named root in the user's data directory")
+    parser.add_argument("--profile", metavar="NAME", default=default, help="a named root in the user's data directory")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object per line, for programs")
+def add_json(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS if inherited else False,
+        help="one JSON object per line, for programs",
+    )
 
 
 def root_of(options: argparse.Namespace) -> Path:

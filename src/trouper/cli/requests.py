@@ -50,6 +50,13 @@ async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
             session = await _session(runtime, request)
             now = runtime.environment.now()
             await session._ask(CancelSchedule(ScheduleId(_text(request, "id")), now, _text(request, "reason", "")))
+        case "remember":
+            scope, key = _text(request, "scope"), _text(request, "key")
+            await runtime.memory.remember(
+                scope, key, request.get("value"), summary=_text(request, "summary", ""), ttl_s=request.get("ttl_s")
+            )
+        case "forget":
+            return {"found": await runtime.memory.forget(_text(request, "scope"), _text(request, "key"))}
         case unknown:
             raise UsageError(f"there is no request {unknown!r}; the two programs may be of different versions")
     return {}

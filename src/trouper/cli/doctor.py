@@ -1,0 +1,200 @@
+"""`trouper doctor`: checks keys, disk, locks, versions, configuration and the journal, and says what to do. Changes nothing; exit code 1 if something is wrong."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from attrs import frozen
+
+from trouper import __version__
+from trouper._errors import TrouperError
+from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.choices import tools_named
+from trouper.cli.configuration import FILE_NAME, read_configuration
+from trouper.cli.control import NAME, ask_owner
+from trouper.cli.owner import owner_of
+from trouper.cli.terminal import Terminal, clean_line, plural, size_of
+from trouper.cli.views import check_readable, open_view
+from trouper.core.session import outstanding
+
+FREE_BYTES_MIN = 200_000_000
+#: Larger journals are checked byte by byte on request only.
+VERIFY_BYTES_MAX = 256_000_000
+#: Which variables hold the key of a provider's models.
+KEYS = {
+    "gemini": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    "openai": ("OPENAI_API_KEY",),
+    "anthropic": ("ANTHROPIC_API_KEY",),
+}
+
+
+@frozen
+class Finding:
+    check: str
+    status: Literal["ok", "note", "problem"]
+    message: str
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="trouper doctor", description=__doc__)
+    parser.add_argument("--deep", action="store_true", help="check every byte of the journal, however large")
+    add_root(parser)
+    add_json(parser)
+    options = parser.parse_args(arguments)
+    out = Terminal()
+    root = root_of(options)
+    problems = 0
+    for finding in _examine(root, deep=options.deep):
+        problems += finding.status == "problem"
+        if options.json:
+            out.json({"check": finding.check, "status": finding.status, "message": finding.message})
+        else:
+            colour = {"ok": "green", "note": "yellow", "problem": "red"}[finding.status]
+            out.line(f"{out.style(f'{finding.status:<8}', colour)} {finding.check}: {clean_line(finding.message)}")
+    return 1 if problems else 0
+
+
+def _examine(root: Path, *, deep: bool) -> Iterator[Finding]:
+    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        ("version", _version),
+        ("root", lambda: _root(root)),
+        ("disk", lambda: _disk(root)),
+        ("configuration", lambda: _configuration(root)),
+        ("owner", lambda: _owner(root)),
+        ("journal", lambda: _journal(root, deep=deep)),
+    ]
+    for name, check in checks:
+        try:
+            yield from check()
+        except TrouperError as error:
+            yield Finding(name, "problem", error.message)
+        except OSError as error:
+            yield Finding(name, "problem", f"{error.strerror}: {error.filename!r}; check its permissions")
+
+
+def _version() -> Iterator[Finding]:
+    where = f"Trouper {__version__}, Python {platform.python_version()}, {platform.system()}"
+    yield Finding("version", "ok" if sys.version_info >= (3, 11) else "problem", where)
+
+
+def _root(root: Path) -> Iterator[Finding]:
+    if not os.path.lexists(root):
+        yield Finding("root", "note", f"{str(root)!r} is not there yet; the first `trouper chat` or `run` makes it")
+        return
+    if not root.is_dir():
+        yield Finding("root", "problem", f"{str(root)!r} is not a directory; give another --root")
+        return
+    found = root.stat()
+    if found.st_uid != os.getuid():
+        yield Finding(
+            "root", "problem", f"{str(root)!r} belongs to another user; run as that user, or give another --root"
+        )
+    elif stat.S_IMODE(found.st_mode) & 0o077:
+        yield Finding("root", "problem", f"{str(root)!r} can be read by others; chmod 700 it")
+    elif not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("root", "problem", f"{str(root)!r} cannot be written; chmod u+rwx it")
+    else:
+        yield Finding("root", "ok", str(root))
+
+
+def _disk(root: Path) -> Iterator[Finding]:
+    place = root
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < FREE_BYTES_MIN:
+        yield Finding(
+            "disk",
+            "problem",
+            f"{size_of(free)} are free at {str(place)!r}; free some space, or new turns will be refused",
+        )
+    else:
+        yield Finding("disk", "ok", f"{size_of(free)} free")
+
+
+def _configuration(root: Path) -> Iterator[Finding]:
+    configuration = read_configuration(root)
+    file = str(configuration.path) if configuration.found else f"no {FILE_NAME}: the defaults hold"
+    yield Finding("configuration", "ok", file)
+    name = configuration.model_name(None)
+    provider = name.partition(":")[0]
+    variables = KEYS.get(provider)
+    if variables is None:
+        known = "it needs no key" if provider == "simulated" else "there is no such provider; see `trouper chat --help`"
+        yield Finding("model", "ok" if provider == "simulated" else "problem", f"{name}: {known}")
+    elif any(os.environ.get(variable) for variable in variables):
+        yield Finding("model", "ok", f"{name}: a key is set")
+    else:
+        yield Finding("model", "problem", f"{name}: no key; set {' or '.join(variables)}")
+    others = [each for each, names in KEYS.items() if each != provider and any(os.environ.get(n) for n in names)]
+    if others:
+        yield Finding("keys", "ok", f"also set: {', '.join(others)}")
+    tools = tools_named(configuration.tools, root)
+    yield Finding("tools", "ok", plural(len(tools), "tool"))
+
+
+def _owner(root: Path) -> Iterator[Finding]:
+    if not root.is_dir():
+        return
+    owner = owner_of(root)
+    if owner is None:
+        left = (
+            " (a control socket of a process that is gone is left; the next start replaces it)"
+            if (root / NAME).exists()
+            else ""
+        )
+        yield Finding("owner", "ok", f"nobody has the root open{left}")
+        return
+    who = f"process {owner}" if owner else "another process"
+    answer = ask_owner(root, {"do": "ping"})
+    if answer is None:
+        yield Finding(
+            "owner", "note", f"{who} has the root open and takes no commands; only looking is possible from here"
+        )
+    else:
+        yield Finding("owner", "ok", f"{who} has the root open and answers")
+
+
+def _journal(root: Path, *, deep: bool) -> Iterator[Finding]:
+    from trouper.journal import JournalNotFound, verify
+
+    try:
+        layout = check_readable(root)
+    except JournalNotFound:
+        yield Finding("journal", "note", "there is none yet")
+        return
+    size = sum(segment.size for segment in layout.segments)
+    if size > VERIFY_BYTES_MAX and not deep:
+        yield Finding(
+            "journal", "note", f"{size_of(size)} in {plural(len(layout.segments), 'segment')}; --deep checks every byte"
+        )
+    else:
+        report = verify(root)
+        for damage in report.damage:
+            yield Finding("journal", "problem", f"damaged: {damage}; see `trouper journal repair`")
+        if report.torn is not None:
+            yield Finding(
+                "journal",
+                "note",
+                f"the last {plural(report.torn.size, 'byte')} are torn: a process was killed; the next start sets them aside",
+            )
+        if report.ok:
+            yield Finding(
+                "journal",
+                "ok",
+                f"{plural(report.records, 'record')}, {size_of(report.bytes)}, every byte as it was written",
+            )
+        else:
+            return
+    with open_view(root) as view:
+        busy = [name for name, state in view.states() if outstanding(state)]
+    if busy:
+        shown = ", ".join(busy[:5]) + (", ..." if len(busy) > 5 else "")
+        yield Finding("sessions", "note", f"{plural(len(busy), 'session')} with open work: {shown}")

@@ -1,0 +1,145 @@
+"""`trouper sessions`: list, show, send to, interrupt and close sessions. Looking needs no lock; changes go through the process that owns the root."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from trouper import codec
+from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.describe import quoted
+from trouper.cli.hosting import add_tools, change
+from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
+from trouper.cli.views import open_view
+from trouper.core.messages import Message
+from trouper.core.session import State
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="trouper sessions", description=__doc__)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    _finish(parser, _ls, inherited=False)
+
+    _finish(commands.add_parser("ls", help="all sessions (the default)"), _ls)
+    show = commands.add_parser("show", help="one session: its state, its last messages")
+    show.add_argument("session", metavar="ID")
+    show.add_argument("--messages", type=int, default=10, metavar="N", help="how many messages (default 10)")
+    _finish(show, _show)
+    send = commands.add_parser("send", help="send a message; its owner's turn takes it in")
+    send.add_argument("session", metavar="ID")
+    send.add_argument("text")
+    _finish(send, _send)
+    for name, about in (("interrupt", "end the turn that runs"), ("close", "end a session for good")):
+        changing = commands.add_parser(name, help=about)
+        changing.add_argument("session", metavar="ID")
+        changing.add_argument("--reason", default="", help="kept in the journal")
+        add_tools(changing)
+        _finish(changing, _change)
+        changing.set_defaults(do=name)
+    options = parser.parse_args(arguments)
+    code: int = options.command(options)
+    return code
+
+
+def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
+    add_root(parser, inherited=inherited)
+    add_json(parser, inherited=inherited)
+    parser.set_defaults(command=command)
+
+
+def _ls(options: argparse.Namespace) -> int:
+    out = Terminal()
+    rows = []
+    with open_view(root_of(options)) as view:
+        for name, state in view.states():
+            if options.json:
+                out.json(summary(name, state))
+            rows.append(
+                (
+                    name,
+                    state.phase.value,
+                    state.turns,
+                    len(state.tasks.live),
+                    len(state.notifications.pending),
+                    _last(state),
+                )
+            )
+    if not options.json:
+        out.table(("SESSION", "PHASE", "TURNS", "TASKS", "NOTIFICATIONS", "LAST"), rows)
+    return 0
+
+
+def summary(name: str, state: State) -> dict[str, object]:
+    last = state.last
+    return {
+        "session": name,
+        "phase": state.phase.value,
+        "turns": state.turns,
+        "live_tasks": len(state.tasks.live),
+        "pending_notifications": len(state.notifications.pending),
+        "schedules": len(state.schedules.active),
+        "queued_inputs": len(state.queue),
+        "tokens": state.tokens,
+        "usage": codec.to_json(state.spent.usage),
+        "last_stop_reason": last.stop_reason if last is not None else None,
+        "last_text": last.text if last is not None else None,
+    }
+
+
+def _last(state: State) -> str:
+    return "" if state.last is None else f"{state.last.stop_reason}: {clean_line(state.last.text, 80)}"
+
+
+def _show(options: argparse.Namespace) -> int:
+    out = Terminal()
+    with open_view(root_of(options)) as view:
+        state = view.state(options.session)
+    messages = state.history.messages[-options.messages :] if options.messages > 0 else ()
+    if options.json:
+        out.json({**summary(options.session, state), "messages": [codec.to_json(message) for message in messages]})
+        return 0
+    out.line(
+        f"{clean_line(options.session)}: {state.phase.value}, {plural(state.turns, 'turn')}, about {state.tokens} tokens to send"
+    )
+    if state.system:
+        out.line(f"system: {quoted(state.system, 200)}")
+    for task in state.tasks.live.values():
+        out.line(f"task: {task.id} {task.state.value}, {clean_line(task.about.title, 80)}")
+    for note in state.notifications.pending.values():
+        out.line(f"notification: {note.state.value} since {when(note.created_at)}, {clean_line(note.title, 80)}")
+    for message in messages:
+        _message(out, message)
+    return 0
+
+
+def _message(out: Terminal, message: Message) -> None:
+    kind = "" if message.kind == "normal" else f" ({message.kind})"
+    out.line(out.style(f"{message.role}{kind}", "bold"))
+    for line in clean(message.text).splitlines():
+        out.line(f"  {line}")
+    for call in message.calls:
+        out.line(f"  calls {clean_line(call.name)} {clean_line(codec.dumps(call.arguments).decode(), 200)}")
+    for answer in message.answers:
+        out.line(
+            f"  {clean_line(answer.name)}: {answer.outcome.value} {clean_line(codec.dumps(answer.content).decode(), 200)}"
+        )
+
+
+def _send(options: argparse.Namespace) -> int:
+    change(root_of(options), {"do": "send", "session": options.session, "text": options.text}, ())
+    return _done(options, "sent")
+
+
+def _change(options: argparse.Namespace) -> int:
+    request = {"do": options.do, "session": options.session, "reason": options.reason}
+    change(root_of(options), request, options.tools)
+    return _done(options, "closed" if options.do == "close" else "interrupted")
+
+
+def _done(options: argparse.Namespace, what: str) -> int:
+    out = Terminal()
+    if options.json:
+        out.json({"ok": True, "session": options.session})
+    else:
+        out.line(f"{what}: {clean_line(options.session)}")
+    return 0

@@ -1,0 +1,139 @@
+"""`trouper tasks`: list, show and cancel background runs. Looking needs no lock; changes go through the process that owns the root."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from trouper import codec
+from trouper._errors import UsageError
+from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.hosting import add_tools, change
+from trouper.cli.terminal import Terminal, clean, clean_line, when
+from trouper.cli.views import open_view
+from trouper.core.ids import SessionId
+from trouper.core.task_record import Task, TaskState, listing
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="trouper tasks", description=__doc__)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    _filters(parser, inherited=False)
+    ls = commands.add_parser("ls", help="all tasks, newest first (the default)")
+    _filters(ls)
+    show = commands.add_parser("show", help="one task: state, progress, result, past")
+    show.add_argument("task", metavar="ID")
+    _finish(show, _show)
+    cancel = commands.add_parser("cancel", help="stop a run; what it had done so far stays done")
+    cancel.add_argument("task", metavar="ID")
+    cancel.add_argument("--reason", default="cancelled on the command line", help="kept in the journal")
+    add_tools(cancel)
+    _finish(cancel, _cancel)
+    options = parser.parse_args(arguments)
+    code: int = options.command(options)
+    return code
+
+
+def _filters(parser: argparse.ArgumentParser, *, inherited: bool = True) -> None:
+    parser.add_argument("--state", choices=[state.value for state in TaskState], help="only those in this state")
+    parser.add_argument("--session", metavar="ID", help="only this session's")
+    parser.add_argument("--kind", help="only of this kind: tool (a spilled call), background, subagent, monitor")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
+    _finish(parser, _ls, inherited=inherited)
+
+
+def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
+    add_root(parser, inherited=inherited)
+    add_json(parser, inherited=inherited)
+    parser.set_defaults(command=command)
+
+
+def _ls(options: argparse.Namespace) -> int:
+    out = Terminal()
+    with open_view(root_of(options)) as view:
+        found = [task for _, state in view.states(options.session) for task in state.tasks]
+    page = listing(
+        found,
+        state=TaskState(options.state) if options.state else None,
+        kind=options.kind,
+        session=SessionId(options.session) if options.session else None,
+        limit=options.limit,
+    )
+    if options.json:
+        for task in page.tasks:
+            out.json(as_json(task))
+        return 0
+    rows = [
+        (task.id, task.about.session, task.state.value, _far(task), when(task.created_at), task.about.title)
+        for task in page.tasks
+    ]
+    out.table(("TASK", "SESSION", "STATE", "PROGRESS", "CREATED", "TITLE"), rows)
+    return 0
+
+
+def as_json(task: Task) -> dict[str, object]:
+    return {**codec.to_json(task), "id": task.id, "session": task.about.session, "state": task.state.value}
+
+
+def _far(task: Task) -> str:
+    progress = task.progress
+    if progress is None:
+        return "-"
+    return (
+        f"{progress.current:g}"
+        + (f"/{progress.total:g}" if progress.total else "")
+        + (f" {progress.unit}" if progress.unit else "")
+    )
+
+
+def find(root: Path, id: str) -> Task:
+    with open_view(root) as view:
+        for _, state in view.states():
+            task = state.tasks.get(id)
+            if task is not None:
+                return task
+    raise UsageError(f"there is no task {id!r}; `trouper tasks` lists them", task=id)
+
+
+def _show(options: argparse.Namespace) -> int:
+    out = Terminal()
+    task = find(root_of(options), options.task)
+    if options.json:
+        out.json(as_json(task))
+        return 0
+    out.line(f"{task.id}: {task.state.value}, attempt {task.attempt}")
+    rows = {
+        "title": task.about.title,
+        "session": task.about.session,
+        "kind": task.about.kind,
+        "tool": f"{task.about.tool} {codec.dumps(task.about.spec.get('arguments')).decode()}",
+        "progress": _far(task),
+        "created": when(task.created_at),
+        "started": when(task.started_at),
+        "finished": when(task.finished_at),
+        "result": task.result_path or "-",
+        "error": f"{task.error.kind}: {task.error.message}" if task.error is not None else "-",
+    }
+    for name, value in rows.items():
+        out.line(f"  {name:<9} {clean_line(str(value), 200)}")
+    for line in clean(task.summary).splitlines():
+        out.line(f"  {line}")
+    for entry in task.entries:
+        out.line(f"  {when(entry.at)}  {clean_line(entry.what)}  {clean_line(entry.text, 120)}".rstrip())
+    return 0
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    root, out = root_of(options), Terminal()
+    task = find(root, options.task)
+    if task.ended:
+        raise UsageError(f"task {options.task!r} has ended already ({task.state.value})", task=options.task)
+    change(
+        root, {"do": "cancel", "session": task.about.session, "id": task.id, "reason": options.reason}, options.tools
+    )
+    if options.json:
+        out.json({"ok": True, "task": task.id})
+    else:
+        out.line(f"cancelled: {task.id}")
+    return 0

@@ -1,0 +1,38 @@
+"""Tools for the tests of the command line: slow as long as a file is not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import trio
+
+from trouper import ToolContext, tool
+
+
+async def _gate(name: str) -> None:
+    gate = trio.Path(os.environ["TEST_GATES"]) / name
+    while not await gate.exists():
+        await trio.sleep(0.01)
+
+
+@tool(background=True, idempotent=True)
+async def harvest(context: ToolContext, field: str = "north") -> dict[str, str | int]:
+    """Harvest a field. Slow: ends when somebody opens the gate."""
+    Path(os.environ["TEST_GATES"], f"started-{field}-{context.attempt}").touch()
+    context.report_progress(1, 2, "rows")
+    await _gate(f"open-{field}")
+    return {"field": field, "attempt": context.attempt}
+
+
+@tool(policy="requires_approval")
+async def sell(what: str) -> str:
+    """Sell something; somebody has to agree."""
+    return f"sold {what}"
+
+
+@tool
+async def ponder() -> str:
+    """Ponder until somebody interrupts."""
+    await trio.sleep_forever()
+    return "never"

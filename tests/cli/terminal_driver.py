@@ -1,0 +1,128 @@
+"""A person at a terminal: runs a command on a pseudo-terminal, reads the screen as a terminal would draw it, and types."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pyte
+
+COLUMNS, ROWS = 110, 45
+#: Only ever reached when something is wrong: nothing here waits for time to pass.
+PATIENCE_S = 60.0
+COMMAND = [sys.executable, "-m", "trouper.cli"]
+
+
+class AtTerminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *arguments: str, cwd: Path | None = None, **environment: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._screen = pyte.HistoryScreen(COLUMNS, ROWS, history=5_000)
+        self._stream = pyte.ByteStream(self._screen)
+        self.raw = b""
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=cwd,
+            env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "", **environment},
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(slave)
+
+    def __enter__(self) -> AtTerminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def text(self) -> str:
+        """Everything on the screen and scrolled off it, as lines without trailing space."""
+        scrolled = ["".join(line[x].data for x in range(COLUMNS)).rstrip() for line in self._screen.history.top]
+        return "\n".join([*scrolled, *(line.rstrip() for line in self._screen.display)])
+
+    def wait_for(self, wanted: str) -> str:
+        """Until the text is on the screen; the screen then."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            shown = self.text()
+            if wanted in shown:
+                return shown
+            if not self._read(deadline):
+                raise AssertionError(f"{wanted!r} never came; the screen:\n{self.text()}")
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def line(self, text: str) -> None:
+        self.type(text + "\r")
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    def wait_end(self) -> int:
+        """Read to the end; the exit code."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._read(deadline):
+            pass
+        return self.process.wait(timeout=PATIENCE_S)
+
+    def _read(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            data = os.read(self._master, 65_536)
+        except OSError:  # How Linux says that nobody has the other side open any more.
+            return False
+        self.raw += data
+        self._stream.feed(data)
+        return bool(data)
+
+
+def _take_terminal() -> None:
+    """Make the terminal the one that controls the process, so that Ctrl-C is a signal to it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def run(*arguments: str, input: str = "", cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command without a terminal, to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=cwd,
+        env={**os.environ, **environment},
+    )
+
+
+def in_order(text: str, *parts: str) -> None:
+    """Each part stands in the text behind the one before."""
+    place = 0
+    flat = " ".join(text.split())
+    for part in parts:
+        found = flat.find(" ".join(part.split()), place)
+        assert found >= 0, f"{part!r} is missing, or comes too early, in:\n{text}"
+        place = found + 1
