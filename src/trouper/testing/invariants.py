@@ -17,7 +17,7 @@ from attrs import Factory, define, frozen
 
 from trouper import codec
 from trouper._errors import InternalError, TrouperError
-from trouper.core import history
+from trouper.core import history, memory
 from trouper.core.calls import Preparation
 from trouper.core.decisions import decide
 from trouper.core.events import (
@@ -33,6 +33,8 @@ from trouper.core.events import (
     TurnEnded,
     TurnStarted,
 )
+from trouper.core.ids import is_session
+from trouper.core.memory import Memories
 from trouper.core.messages import Outcome
 from trouper.core.notification import NotificationQueued, NotificationsAcknowledged, NotificationsDelivered
 from trouper.core.schedule import ScheduleCancelled, ScheduleFireClaimed, ScheduleFireReclaimed
@@ -132,6 +134,8 @@ class _Checker:
         self._rerun = rerun
         self._secrets = secrets
         self._sessions: dict[str, _Watched] = {}
+        self._memory = _Watched()
+        self._memories = Memories()
         self._ids: set[str] = set()
         self._found: list[Violation] = []
         self._at = ("", 0)
@@ -140,6 +144,9 @@ class _Checker:
         self._found.append(Violation(invariant, *self._at, problem))
 
     def record(self, record: codec.Record) -> None:
+        if not is_session(record.session):
+            self._check_memory(record)
+            return
         watched = self._sessions.setdefault(record.session, _Watched())
         self._at = (record.session, record.n)
         self._check_envelope(watched, record)
@@ -171,6 +178,17 @@ class _Checker:
         self._ids.add(record.id)
         if watched.closed and any(not isinstance(event, CallWasLate) for event in record.events):
             self._wrong("I16", f"{type(record.events[0]).__name__} after the session was closed")
+
+    def _check_memory(self, record: codec.Record) -> None:
+        """The runtime's own stream: the same rules, with the fold of the memory (I10, I13, I18)."""
+        watched = self._memory
+        self._at = (record.session, record.n)
+        self._check_envelope(watched, record)
+        if self._rerun and memory.decide(self._memories, record.cause) != record.events:
+            self._wrong("I18", f"{type(record.cause).__name__} decides otherwise now")
+        for event in record.events:
+            self._memories = memory.evolve(self._memories, event)
+        watched.next_event = record.n + len(record.events)
 
     def _check_rerun(self, state: State, record: codec.Record) -> None:
         try:
