@@ -155,8 +155,10 @@ class OpenAICompatible:
         credential = await self._credential()
         async with self._endpoint.open("/chat/completions", body, credential, headers=_ACCEPT) as stream:
             if stream.status != 200:
-                error = await stream.read_error()
-                raise fault_of_reply(self._provider, stream.status, error, stream.headers, credential)
+                # The body has no name here: it may repeat the key, and tracebacks show variables.
+                raise fault_of_reply(
+                    self._provider, stream.status, await stream.read_error(), stream.headers, credential
+                )
             yield ChunkStream(stream, ChatReply(self._provider, credential), self._provider, self._event_bytes_max)
 
     async def _credential(self) -> Credential | None:
