@@ -21,6 +21,8 @@ SideEffect: TypeAlias = Literal["pure", "idempotent", "at_most_once"]
 
 
 class CallPhase(Enum):
+    __hash__ = object.__hash__
+
     REQUESTED = "requested"
     ASKING = "asking"
     HELD = "held"

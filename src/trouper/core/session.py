@@ -60,6 +60,9 @@ from trouper.core.values import changed
 
 
 class Phase(Enum):
+    # By identity: `Enum` would hash the name, in Python, on every look-up in the table.
+    __hash__ = object.__hash__
+
     NEW = "new"
     IDLE = "idle"
     #: Within a turn, between two steps: only inside a decision, never while waiting.
@@ -82,7 +85,7 @@ def _stay(*phases: Phase) -> dict[Phase, Phase]:
     return {phase: phase for phase in phases}
 
 
-_MOVES: Mapping[type[TurnEvent], Mapping[Phase, Phase]] = {
+_MOVES: Mapping[type, Mapping[Phase, Phase]] = {
     SessionOpened: {_P.NEW: _P.IDLE},
     SessionConfigured: _stay(*_ANY),
     InputReceived: _stay(*_ANY),
@@ -228,15 +231,15 @@ Event: TypeAlias = TurnEvent | TaskEvent | NotificationEvent | ScheduleEvent
 
 def evolve(state: State, event: Event) -> State:
     """The state after one event. Total over the tables; raises `InternalError` for a move that they do not have."""
-    part = _PARTS.get(type(event))
-    if part is not None:
-        if state.phase is Phase.NEW or state.phase is Phase.CLOSED:
-            raise InternalError(
-                f"{type(event).__name__} in a session that is {state.phase.value!r}; please report this journal"
-            )
-        name, evolve_part = part
-        return changed(state, **{name: evolve_part(getattr(state, name), event)})
-    return _EVOLVERS[type(event)](state, event, move(TRANSITIONS, state.phase, event))
+    kind = type(event)
+    evolver = _EVOLVERS.get(kind)
+    if evolver is not None:
+        after = _MOVES[kind].get(state.phase)
+        return evolver(state, event, move(TRANSITIONS, state.phase, event) if after is None else after)
+    if state.phase is Phase.NEW or state.phase is Phase.CLOSED:
+        raise InternalError(f"{kind.__name__} in a session that is {state.phase.value!r}; please report this journal")
+    name, evolve_part = _PARTS[kind]
+    return changed(state, **{name: evolve_part(getattr(state, name), event)})
 
 
 def _opened(state: State, event: SessionOpened, phase: Phase) -> State:
