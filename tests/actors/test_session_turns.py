@@ -145,7 +145,7 @@ async def test_deltas_are_told_one_to_one_in_order_under_one_id_a_step(autojump_
     )
     async with open_checked(model, tools=[look]) as runtime:
         session = await runtime.session("s")
-        events, turn = await watched(session, "look")
+        events, _ = await watched(session, "look")
         kept = session.history[1]
     texts = [event for event in events if isinstance(event, TextDelta)]
     thoughts = [event for event in events if isinstance(event, ThinkingDelta)]

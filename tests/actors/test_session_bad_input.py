@@ -1,0 +1,275 @@
+"""What no sane provider or tool sends, and each still has a sane end."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from session_watch import recorded, wait_idle, watched
+
+from trouper import Limits, tool
+from trouper.core.events import CallEnded, ModelReplied, TurnEnded
+from trouper.core.live import TextDelta
+from trouper.core.messages import Outcome
+from trouper.core.session import State, evolve
+from trouper.models import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Done,
+    Scripted,
+    TextChunk,
+    ThinkingChunk,
+    call,
+    raw_call,
+    reply,
+)
+
+
+@tool(readonly=True)
+async def look(n: int = 0) -> dict[str, int]:
+    """Look at something."""
+    return {"n": n}
+
+
+def rebuilt(journal) -> State:
+    state = State()
+    for record in journal:
+        for event in record.events:
+            state = evolve(state, event)
+    return state
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "[1, 2]",
+        "null",
+        '"text"',
+        "17",
+        "not json at all",
+        "[" * 100_000,
+        "{" * 200,
+        '{"n": ' + "9" * 5_000 + "}",
+        '{"n": NaN}',
+        '{"n": "\\ud800"}',
+        '{"n": 1, "n": 2}',
+        '{"n": 1}{"n": 2}',
+        '{"x": "' + "y" * 2_000_000 + '"}',
+    ],
+    ids=[
+        "array",
+        "null",
+        "string",
+        "number",
+        "prose",
+        "brackets",
+        "braces",
+        "digits",
+        "nan",
+        "surrogate",
+        "twice",
+        "two",
+        "long",
+    ],
+)
+async def test_odd_arguments_are_answered_and_the_turn_goes_on(autojump_clock, open_checked, journal, arguments):
+    """L16, L19, security.md: JSON caps."""
+    model = Scripted([reply(raw_call("look", arguments)), reply("Well.")])
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("go")
+        live = session._state
+    assert (result.text, result.error) == ("Well.", None)
+    (ended,) = recorded(journal, CallEnded)
+    assert ended.outcome in (Outcome.OK, Outcome.ERROR)
+    assert isinstance(recorded(journal, ModelReplied)[0].message.calls[0].arguments, dict)
+    if ended.outcome is Outcome.ERROR:
+        assert len(str(ended.content)) < 10_000
+    assert rebuilt(journal) == live
+
+
+@pytest.mark.parametrize("arguments", [[1, 2], "text", {"n": float("nan")}, {"n": "\ud800"}, {1: 2}, {"n": 10**40}])
+async def test_odd_parsed_arguments_too(autojump_clock, open_checked, journal, arguments):
+    """L16"""
+    model = Scripted([(CallStart(0, "look"), CallEnd(0, arguments), Done("tool_use")), reply("Well.")])
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Well."
+        live = session._state
+    assert rebuilt(journal) == live
+
+
+async def test_odd_arguments_for_a_tool_that_is_none(autojump_clock, open_checked, journal):
+    """L20"""
+    model = Scripted([reply(raw_call("nothing", "[1"), raw_call("no\x00thing\ud800", "{")), reply("Well.")])
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Well."
+        live = session._state
+    assert [ended.outcome for ended in recorded(journal, CallEnded)] == [Outcome.ERROR, Outcome.ERROR]
+    assert rebuilt(journal) == live
+
+
+async def test_ten_megabytes_in_one_delta(autojump_clock, open_checked, journal):
+    """L4"""
+    huge = "x" * 10_000_000
+    async with open_checked(Scripted([reply(huge), reply("Short.")])) as runtime:
+        session = await runtime.session("s")
+        events, turn = await watched(session, "go")
+        assert turn.result.text == huge
+        assert [len(event.text) for event in events if isinstance(event, TextDelta)] == [10_000_000]
+        assert (await session.ask("again")).text == "Short."
+
+
+async def test_a_reply_without_end_is_stopped_at_its_limit(autojump_clock, open_checked, journal):
+    """security.md: caps on what a provider may send."""
+    model = Scripted([reply(*[TextChunk("x" * 1000)] * 500), reply("Short.")])
+    async with open_checked(model, limits=Limits(reply_chars=100_000)) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("go")
+        assert result.error.kind == "other" and "reply_chars" in result.error.message
+        assert 100_000 <= len(result.text) <= 102_000
+        assert (await session.ask("again")).text == "Short."
+
+
+@pytest.mark.parametrize("part", ["thinking", "arguments"])
+async def test_thinking_and_arguments_without_end_too(autojump_clock, open_checked, part):
+    if part == "thinking":
+        items = [ThinkingChunk("x" * 1000)] * 500
+    else:
+        items = [CallStart(0, "look"), *[CallDelta(0, "x" * 1000)] * 500]
+    async with open_checked(Scripted([reply(*items)]), tools=[look], limits=Limits(reply_chars=100_000)) as runtime:
+        assert "reply_chars" in (await (await runtime.session("s")).ask("go")).error.message
+
+
+async def test_a_tool_result_of_100_megabytes(autojump_clock, open_checked, journal):
+    """T9"""
+
+    @tool(readonly=True)
+    async def dump() -> str:
+        """Far too much."""
+        return "0123456789" * 10_000_000
+
+    model = Scripted([reply(call("dump")), reply("Much.")])
+    async with open_checked(model, tools=[dump]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Much."
+        assert session.statistics().tokens < 20_000
+    told = model.requests[1].messages[-1].answers[0].content
+    assert len(told) <= 65_536 and "left out of 100000000" in told
+
+
+async def test_an_unknown_stop_reason_is_the_providers_own_word(autojump_clock, open_checked):
+    """L1, M4"""
+    model = Scripted(
+        [reply("Done.", stop="quantum_collapse"), reply(call("look"), stop="quantum_collapse"), reply("Ok.")]
+    )
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("1")).stop_reason == "quantum_collapse"
+        assert (await session.ask("2")).text == "Ok."  # Calls are run, whatever it is called.
+
+
+async def test_two_calls_with_one_id_are_two_calls(autojump_clock, open_checked, journal):
+    """I1, L22: and the wire tells them apart."""
+    model = Scripted(
+        [
+            reply(call("look", n=1, id=None), call("look", {"n": 2}, id="x"), call("look", {"n": 3}, id="x")),
+            reply("Ok."),
+        ]
+    )
+    async with open_checked(model, tools=[look]) as runtime:
+        await (await runtime.session("s")).ask("go")
+    asked, given = model.requests[1].messages[1].calls, model.requests[1].messages[2].answers
+    assert len({one.wire_id for one in asked}) == 3
+    assert [one.wire_id for one in asked] == [one.wire_id for one in given]
+    assert [one.content["n"] for one in given] == [1, 2, 3]
+
+
+async def test_two_starts_of_one_index_never_leave_a_call_open(autojump_clock, open_checked, journal):
+    """I1, L13"""
+    chunks = (
+        CallStart(0, "look"),
+        CallDelta(0, '{"n": 1}'),
+        CallStart(0, "look"),
+        CallDelta(0, '{"n": 2}'),
+        CallEnd(0),
+        Done("x"),
+    )
+    async with open_checked(Scripted([chunks, reply("Ok.")]), tools=[look]) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Ok."
+    assert len(recorded(journal, CallEnded)) == 1
+
+
+async def test_pieces_of_calls_that_never_started_are_passed_over(autojump_clock, open_checked):
+    chunks = (CallDelta(7, "{}"), CallEnd(7), CallEnd(0), TextChunk("Hi."), Done("end_turn"))
+    async with open_checked(Scripted([chunks]), tools=[look]) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Hi."
+
+
+@pytest.mark.parametrize("odd", ["a\x00b", "\ud800 lone", "pair \ud83d\ude00", "\u2028\u0085\ufeff", "\x1b[31m"])
+async def test_odd_characters_are_said_kept_and_read_again_alike(autojump_clock, open_checked, journal, odd):
+    """I10: the live state is what the journal holds, also where no file can hold the text as it came."""
+
+    @tool(readonly=True)
+    async def say() -> dict[str, str]:
+        """Says something odd."""
+        return {"odd": "tool \x00 text"}
+
+    pieces = [TextChunk(character) for character in odd]
+    model = Scripted(
+        [(*pieces, CallStart(0, "say", "id"), CallEnd(0, {}), Done("x")), reply(odd), reply("Ok.")], exhausted="repeat"
+    )
+    async with open_checked(model, tools=[say]) as runtime:
+        session = await runtime.session("s", system=f"system {odd}")
+        await session.ask(f"user {odd}")
+        async with session.turn("again") as turn:
+            await session.send(f"more {odd}")
+            await turn.wait_ended()
+        await wait_idle(session)
+        live = session._state
+    again = rebuilt(journal)
+    assert again == live
+    for message in live.history.messages:
+        message.text.encode()  # Every provider can be sent this.
+    assert len(recorded(journal, TurnEnded)) >= 2
+
+
+async def test_an_odd_fault_is_kept_too(autojump_clock, open_checked, journal):
+    """I10"""
+    from trouper.models import AuthFailed, fail
+
+    async with open_checked(Scripted([fail(AuthFailed("bad \ud800 key")), reply("Ok.")])) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).error.kind == "auth"
+        live = session._state
+        assert rebuilt_now(runtime) == live
+        await session.interrupt("\ud800")
+        await session.ask("more")
+
+
+def rebuilt_now(runtime) -> State:
+    from trouper.testing.invariants import records_of
+
+    return rebuilt(records_of(runtime._log))
+
+
+async def test_hundreds_of_calls_in_one_step(autojump_clock, open_checked, journal):
+    """L8, I1"""
+    peak = running = 0
+
+    @tool(readonly=True)
+    async def work(n: int) -> int:
+        """Works."""
+        nonlocal peak, running
+        running += 1
+        peak = max(peak, running)
+        await trio.sleep(1)
+        running -= 1
+        return n
+
+    model = Scripted([reply(*(call("work", n=n) for n in range(300))), reply("Ok.")])
+    async with open_checked(model, tools=[work]) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Ok."
+    assert peak == 32
+    assert [given.content for given in model.requests[1].messages[-1].answers] == list(range(300))

@@ -1,0 +1,155 @@
+"""Watching a session (I33): recorded events from any number on, without gap or repeat; a slow reader never delays anybody."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from session_watch import names, recorded, watched
+
+from trouper import Limits, tool
+from trouper.core.events import TurnEnded
+from trouper.core.live import CaughtUp, TextDelta
+from trouper.models import Scripted, call, reply, stall
+
+
+@tool(readonly=True)
+async def look(n: int = 0) -> dict[str, int]:
+    """Look at something."""
+    return {"n": n}
+
+
+async def collect(session, after: int, count: int) -> list:
+    found = []
+    async for event in session.events(after=after):
+        found.append(event)
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.mark.parametrize("start", [-1, 0, 3, 9])
+async def test_events_from_any_number_on_have_no_gap_and_no_repeat(autojump_clock, open_checked, journal, start):
+    """I33: old ones from the journal, new ones as they come, as one sequence."""
+    model = Scripted([reply(call("look")), reply("One."), reply("Two.")])
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("1")
+        total = session.statistics().events
+        results: list = []
+
+        async def read() -> None:
+            results.extend(await collect(session, start, total + 5 - (start + 1)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.sleep(1)
+            await session.ask("2")
+    assert [event.seq for event in results] == list(range(start + 1, total + 5))
+    whole = [event for record in journal for event in record.events]
+    assert [event.event for event in results] == whole[start + 1 : total + 5]
+
+
+async def test_a_reader_that_is_too_slow_reads_on_from_the_journal(autojump_clock, open_checked, journal):
+    """I33: cut off, and caught up; the session never waits for it."""
+    model = Scripted(
+        [lambda request: reply(call("look", n=request.step)) if request.step < 30 else reply("Done.")],
+        exhausted="repeat",
+    )
+    limits = Limits(max_steps=0, subscriber_events=4)
+    async with open_checked(model, tools=[look], limits=limits) as runtime:
+        session = await runtime.session("s")
+        got: list[int] = []
+
+        async def read_slowly() -> None:
+            async for event in session.events():
+                got.append(event.seq)
+                await trio.sleep(1)
+                if isinstance(event.event, TurnEnded):
+                    return
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_slowly)
+            await trio.sleep(0.5)
+            begun = trio.current_time()
+            await session.ask("go")
+            assert trio.current_time() - begun < 1  # Nobody waited.
+    assert got == list(range(len(got))) and len(got) > 100
+
+
+async def test_a_slow_reader_of_a_turn_is_told_and_still_gets_the_result(autojump_clock, open_checked):
+    """I33"""
+    model = Scripted([reply(*"abcdefghijklmnopqrstuvwxyz")])
+    async with open_checked(model, limits=Limits(subscriber_events=5)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("spell") as turn:
+            await trio.sleep(5)
+            events = [event async for event in turn]
+        assert any(isinstance(event, CaughtUp) for event in events)
+        assert turn.result.text == "abcdefghijklmnopqrstuvwxyz"
+
+
+async def test_events_end_with_the_session(autojump_clock, open_checked):
+    """I33, I16"""
+    async with open_checked(Scripted([reply("Hi.")])) as runtime:
+        session = await runtime.session("s")
+        await session.ask("hello")
+        async with trio.open_nursery() as nursery:
+            seen: list = []
+
+            async def read() -> None:
+                seen.extend([event async for event in session.events()])
+
+            nursery.start_soon(read)
+            await trio.sleep(1)
+            await session.close("done")
+        assert type(seen[-1].event).__name__ == "SessionClosed"
+        # A reader that comes late is told the same, and does not wait for more.
+        with trio.fail_after(5):
+            assert [event.seq async for event in session.events()] == [event.seq for event in seen]
+
+
+async def test_the_runtime_tells_the_records_of_all_sessions_in_order(autojump_clock, open_checked, journal):
+    """I33, api.md: `Runtime.events(after=seq)`."""
+    async with open_checked(Scripted([reply("Hi.")], exhausted="repeat")) as runtime:
+        a, b = await runtime.session("a"), await runtime.session("b")
+        got: list = []
+
+        async def read(after: int) -> None:
+            async for record in runtime.events(after=after):
+                got.append((record.seq, record.session))
+                if len(got) == 6:
+                    return
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, 0)
+            await trio.sleep(1)
+            await a.ask("1")
+            await b.ask("2")
+    assert [seq for seq, _ in got] == sorted({seq for seq, _ in got})
+    assert [session for _, session in got] == ["a", "b", "a", "a", "b", "b"]
+
+
+async def test_live_events_and_recorded_ones_come_in_one_order(autojump_clock, open_checked):
+    """L4, I15: a step's text comes after its beginning and before the record of its end."""
+    events, _ = [], None
+    async with open_checked(Scripted([reply("a", stall(1), "b")])) as runtime:
+        events, _ = await watched(await runtime.session("s"), "go")
+    kinds = [type(event).__name__ for event in events]
+    assert (
+        kinds.index("StepStarted") < kinds.index("TextDelta") < kinds.index("ModelReplied") < kinds.index("TurnEnded")
+    )
+    assert [event.text for event in events if isinstance(event, TextDelta)] == ["a", "b"]
+
+
+async def test_readers_that_leave_are_forgotten(autojump_clock, open_checked, journal):
+    """I21"""
+    async with open_checked(Scripted([reply("Hi.")])) as runtime:
+        session = await runtime.session("s")
+        for _ in range(20):
+            with trio.move_on_after(1):
+                async for _ in session.events():
+                    pass
+        await trio.testing.wait_all_tasks_blocked()
+        assert session.statistics().watchers == 0
+        await session.ask("hello")
+    assert len(recorded(journal, TurnEnded)) == 1 and names(journal)[-1] == "TurnEnded"
