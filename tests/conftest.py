@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,14 @@ class OpenChecked:
     def check(self, disk: Any, root: str = "/state", limits: Limits | None = None, complete: bool = True) -> None:
         """Every invariant that shows in a journal, over all of it."""
         self.journal[:] = records_of(Reader(disk, root))
+        self._check(limits, complete)
+
+    def check_path(self, root: Path, limits: Limits | None = None, complete: bool = True) -> None:
+        """The same for a journal in a real directory."""
+        self.journal[:] = records_of(root)
+        self._check(limits, complete)
+
+    def _check(self, limits: Limits | None, complete: bool) -> None:
         wrong = check_invariants(self.journal, limits=limits, complete=complete)
         assert not wrong, "\n".join(map(str, wrong))
 

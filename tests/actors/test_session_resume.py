@@ -1,0 +1,336 @@
+"""After the process died (J12, I3, I4, I17): a restart finds what was recorded, closes what was open, and the session serves again."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from session_watch import names, recorded, seen, wait_idle
+
+from trouper import Compaction, Limits, ToolContext, open_runtime, tool
+from trouper.core.decisions import UNKNOWN
+from trouper.core.events import ApprovalRequested, CallEnded, CallStarted, RecoveryNoted, TurnEnded
+from trouper.core.history import problems
+from trouper.core.live import TextDelta
+from trouper.core.messages import Outcome
+from trouper.models import Scripted, call, reply, stall
+from trouper.testing import CrashDisk, Fate
+
+RESUME = Limits(on_restart="resume")
+runs: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _clear() -> None:
+    runs.clear()
+
+
+@tool(readonly=True)
+async def look(n: int = 0) -> int:
+    """Looks for ten seconds."""
+    runs.append(f"look {n}")
+    await trio.sleep(10)
+    return n
+
+
+@tool(idempotent=True)
+async def save(context: ToolContext, n: int = 0) -> str:
+    """May be repeated: the key is the same every time."""
+    runs.append(context.idempotency_key)
+    await trio.sleep(10)
+    return f"saved {n} at attempt {context.attempt}"
+
+
+@tool(concurrency_class="money")
+async def pay(n: int = 0) -> str:
+    """May run once only."""
+    runs.append(f"pay {n}")
+    await trio.sleep(10)
+    return "paid"
+
+
+@asynccontextmanager
+async def process(open_checked, disk, model, **settings):
+    """A runtime on a simulated disk that syncs; its end is orderly unless the disk is taken away before."""
+    async with open_checked(model, disk=disk, durability="fsync", **settings) as runtime:
+        yield runtime
+
+
+async def killed_at(open_checked, seconds, model, *, fate: str = "kill", text="go", **settings):
+    """Start a turn, and take the disk as it is so many seconds later: what a killed process, or a power cut, leaves."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, model, **settings) as runtime:
+        session = await runtime.session("s")
+        async with session.turn(text):
+            await trio.sleep(seconds)
+            return disk.fork() if fate == "kill" else disk.fork().crash(Fate.DROPPED)
+
+
+@pytest.mark.parametrize("fate", ["kill", "power cut"])
+async def test_a_turn_that_was_cut_off_is_ended_visibly(autojump_clock, open_checked, journal, fate):
+    """J12: the default. Calls that ran have an unknown outcome; those that had not begun did nothing."""
+    model = Scripted([reply("On it. ", call("look"), call("pay", n=1), call("pay", n=2))])
+    disk = await killed_at(open_checked, 5, model, fate=fate, tools=[look, pay])
+    assert sorted(runs) == ["look 0", "pay 1"]
+    model = Scripted([reply("I see.")])
+    async with process(open_checked, disk, model, tools=[look, pay]) as runtime:
+        session = await runtime.session("s")
+        assert (session.last.stop_reason, session.last.fault.kind) == ("error", "process_ended")
+        assert (await session.ask("what happened?")).text == "I see."
+    assert sorted(runs) == ["look 0", "pay 1"]  # Nothing ran again.
+    (noted,) = recorded(journal, RecoveryNoted)
+    assert noted.open_turn == 1 and len(noted.open_calls) == 3
+    assert [ended.outcome for ended in recorded(journal, CallEnded)] == [
+        Outcome.UNKNOWN,
+        Outcome.UNKNOWN,
+        Outcome.CANCELLED,
+    ]
+    answers = model.requests[0].messages[2].answers
+    assert answers[1].content == UNKNOWN and "did nothing" in answers[2].content
+
+
+async def test_what_a_user_has_seen_of_a_reply_is_kept(autojump_clock, open_checked, journal):
+    """J12, L13: as far as the journal knows it."""
+    disk = await killed_at(open_checked, 5, Scripted([reply(*"abcdefghij")], delay_s=1.0))
+    model = Scripted([reply("Go on.")])
+    async with process(open_checked, disk, model) as runtime:
+        session = await runtime.session("s")
+        assert session.last.text.startswith("abc")
+        assert session.history[-1].kind == "cut_short"
+        await session.ask("and?")
+    assert model.requests[0].messages[1].text == session.history[1].text
+
+
+@pytest.mark.parametrize("fate", ["kill", "power cut"])
+async def test_on_resume_what_is_safe_runs_again_and_the_turn_goes_on(autojump_clock, open_checked, journal, fate):
+    """J12, I4: reads and idempotent calls run again, with their key; what may run once is of unknown outcome."""
+    model = Scripted([reply("On it. ", call("look", n=7), call("save", n=8), call("pay"))])
+    disk = await killed_at(open_checked, 5, model, fate=fate, tools=[look, save, pay], limits=RESUME)
+    model = Scripted([reply("All settled."), reply("Yes.")])
+    async with process(open_checked, disk, model, tools=[look, save, pay], limits=RESUME) as runtime:
+        session = await runtime.session("s")
+        await wait_idle(session)
+        assert (session.last.text, session.last.stop_reason) == ("All settled.", "end_turn")
+        assert (await session.ask("really?")).text == "Yes."
+    assert sorted(runs) == ["look 7", "look 7", "pay 0", "s/call_1_1_1", "s/call_1_1_1"]
+    looked, saved, paid = model.requests[0].messages[2].answers
+    assert (looked.content, saved.content) == (7, "saved 8 at attempt 2")
+    assert paid.outcome is Outcome.UNKNOWN
+    assert [started.attempt for started in recorded(journal, CallStarted)] == [1, 1, 1, 2, 2]
+    assert [spec.name for spec in model.requests[0].tools] == ["look", "save", "pay"]
+
+
+async def test_on_resume_a_model_that_had_said_nothing_is_asked_again(autojump_clock, open_checked, journal):
+    """J12, L13"""
+    disk = await killed_at(open_checked, 5, Scripted([reply(stall(60), "x")]), tools=[look], limits=RESUME)
+    model = Scripted([reply("Here.")])
+    async with process(open_checked, disk, model, tools=[look], limits=RESUME) as runtime:
+        session = await runtime.session("s")
+        await wait_idle(session)
+        assert session.last.text == "Here."
+    assert model.requests[0].messages[-1].text == "go"
+    assert [spec.name for spec in model.requests[0].tools] == ["look"]
+
+
+async def test_on_resume_output_that_was_seen_is_never_made_twice(autojump_clock, open_checked):
+    """L13"""
+    disk = await killed_at(open_checked, 5, Scripted([reply(*"abcdefghij")], delay_s=1.0), limits=RESUME)
+    model = Scripted([])
+    async with process(open_checked, disk, model, limits=RESUME) as runtime:
+        session = await runtime.session("s")
+        await wait_idle(session)
+        assert session.last.fault.kind == "process_ended" and not model.requests
+
+
+async def test_on_resume_an_approval_is_still_asked_for(autojump_clock, open_checked, journal):
+    """J12, T4"""
+
+    @tool(policy="requires_approval")
+    async def deploy() -> str:
+        """Deploys."""
+        runs.append("deployed")
+        return "done"
+
+    disk = await killed_at(open_checked, 5, Scripted([reply(call("deploy"))]), tools=[deploy], limits=RESUME)
+    async with process(open_checked, disk, Scripted([reply("Done.")]), tools=[deploy], limits=RESUME) as runtime:
+        session = await runtime.session("s")
+        (call_id,) = session.approvals
+        await session.approve(call_id)
+        await wait_idle(session)
+        assert session.last.text == "Done." and runs == ["deployed"]
+    assert len(recorded(journal, ApprovalRequested)) == 1
+
+
+async def test_a_tool_that_is_gone_after_the_restart_is_told_to_the_model(autojump_clock, open_checked):
+    """J12, L20"""
+    disk = await killed_at(open_checked, 5, Scripted([reply(call("look"))]), tools=[look], limits=RESUME)
+    model = Scripted([reply("A pity.")])
+    async with process(open_checked, disk, model, tools=[save], limits=RESUME) as runtime:
+        session = await runtime.session("s")
+        await wait_idle(session)
+        assert session.last.text == "A pity."
+    assert model.requests[0].messages[-1].answers[0].outcome is Outcome.ERROR
+
+
+async def test_recovering_twice_changes_nothing_more(autojump_clock, open_checked, journal):
+    """I17"""
+    disk = await killed_at(open_checked, 5, Scripted([reply(call("look"))]), tools=[look])
+    async with process(open_checked, disk, Scripted([]), tools=[look]) as runtime:
+        session = await runtime.session("s")
+        once = session._state
+        again = disk.fork()
+    count = len(journal)
+    async with process(open_checked, again, Scripted([]), tools=[look]) as runtime:
+        assert (await runtime.session("s"))._state == once
+    assert len(journal) == count and names(journal).count("RecoveryNoted") == 1
+
+
+async def test_input_that_was_accepted_is_not_lost(autojump_clock, open_checked, journal):
+    """I26: steering input that the dead process had not taken in comes with the next turn."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, Scripted([reply(stall(50), "x")]), complete=False) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("one"):
+            await session.send("two")
+            disk_then = disk.fork().crash(Fate.DROPPED)
+    model = Scripted([reply("Both.")])
+    async with process(open_checked, disk_then, model) as runtime:
+        session = await runtime.session("s")
+        assert session.statistics().queued_inputs == 1
+        await session.ask("three")
+    assert [m.text for m in model.requests[0].messages if m.role == "user"] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("limits", ["end", "resume"])
+async def test_a_compaction_that_was_cut_off(autojump_clock, open_checked, journal, limits):
+    """J12, L31"""
+    settings = Limits(compaction=Compaction(threshold=140, keep_pairs=1, min_messages=4), on_restart=limits)
+    model = Scripted([*[reply("word " * 40)] * 3, reply(stall(60), "A summary.")])
+    disk = CrashDisk()
+    async with process(open_checked, disk, model, limits=settings) as runtime:
+        session = await runtime.session("s")
+        for _ in range(3):
+            await session.ask("more")
+        async with session.turn("more"):
+            await trio.sleep(1)
+            assert session._state.compacting is not None
+            disk = disk.fork()
+    script = [reply("A summary."), reply("Here.")]
+    async with process(open_checked, disk, Scripted(script), limits=settings) as runtime:
+        session = await runtime.session("s")
+        await wait_idle(session)
+        if limits == "resume":
+            assert session.last.text == "Here."
+        else:
+            assert session.last.fault.kind == "process_ended"
+            assert (await session.ask("again")).text == "Here."
+        assert not problems(session.history)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5, 2.5, 3.5, 5.0, 12.0, 13.5, 16.0])
+@pytest.mark.parametrize("on_restart", ["end", "resume"])
+async def test_whenever_the_power_goes_the_session_serves_again(
+    autojump_clock, open_checked, journal, seconds, on_restart
+):
+    """I3, I17, I26: at every stage of a turn."""
+    limits = Limits(on_restart=on_restart)
+    script = [
+        reply(stall(1), "Let me. ", stall(1), call("look", n=1), call("save", n=2), call("pay", n=3)),
+        reply("Nearly. ", stall(2), "Done."),
+    ]
+    disk = CrashDisk()
+    async with process(open_checked, disk, Scripted(script), tools=[look, save, pay], limits=limits) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go"):
+            await trio.sleep(seconds)
+            after = disk.fork().crash(seed=int(seconds * 10))
+    model = Scripted([lambda request: reply("Fine.")], exhausted="repeat")
+    async with process(open_checked, after, model, tools=[look, save, pay], limits=limits) as runtime:
+        session = await runtime.session("s")
+        await wait_idle(session)
+        assert (await session.ask("still there?")).text == "Fine."
+    assert runs.count("pay 3") <= 1  # I4
+    assert names(journal).count("TurnStarted") == names(journal).count("TurnEnded")
+
+
+@pytest.mark.parametrize("level", ["write", "fsync"])
+async def test_a_real_directory_survives_a_process_that_is_gone(open_checked, tmp_path, level):
+    """J12 on a real disk, in real time."""
+    noted = trio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Waits for ever."""
+        noted.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    model = Scripted([reply("One."), reply("On it. ", call("wait"))])
+    async with open_runtime(tmp_path / "state", model=model, tools=[wait], durability=level) as runtime:
+        session = await runtime.session("s", system="Be brief.")
+        await session.ask("first")
+        async with session.turn("second"):
+            await noted.wait()
+            shutil.copytree(tmp_path / "state", tmp_path / "killed")
+    model = Scripted([reply("Here.")])
+    async with open_runtime(tmp_path / "killed", model=model, tools=[wait], durability=level) as runtime:
+        session = await runtime.session("s")
+        assert session.last.fault.kind == "process_ended"
+        assert (await session.ask("third")).text == "Here."
+    assert [m.text for m in model.requests[0].messages if m.role == "user"] == ["first", "second", "third"]
+    assert model.requests[0].system == "Be brief."
+    open_checked.check_path(tmp_path / "killed")
+    open_checked.check_path(tmp_path / "state")
+
+
+async def test_an_orderly_end_and_a_new_beginning(autojump_clock, open_checked, journal):
+    """J13, I12: from the snapshot, the session is what it was."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, Scripted([reply(call("look")), reply("One.")]), tools=[look]) as runtime:
+        session = await runtime.session("s", system="Be brief.")
+        await session.ask("1")
+        before = session._state
+    model = Scripted([reply("Two.")])
+    async with process(open_checked, disk.process(), model, tools=[look]) as runtime:
+        assert [info.id for info in runtime.sessions()] == ["s"]
+        session = await runtime.session("s")
+        assert session._state == before
+        await session.ask("2")
+    assert len(model.requests[0].messages) == 5 and model.requests[0].system == "Be brief."
+    assert [ended.turn for ended in recorded(journal, TurnEnded)] == [1, 2]
+
+
+async def test_a_crash_of_the_actor_itself_is_survived_too(autojump_clock, open_checked, journal, caplog):
+    """I22, I23: a bug of ours ends the turn, visibly; the session begins again from its journal, and others do not notice."""
+
+    model = Scripted([reply(stall(1), "x")], exhausted="repeat")
+    async with open_checked(model) as runtime:
+        session, other = await runtime.session("s"), await runtime.session("other")
+        async with session.turn("go") as turn, other.turn("go") as undisturbed:
+            await trio.sleep(0.5)
+            session._actor._nursery.start_soon(_raise, RuntimeError("a bug"))
+            result = await turn.wait_ended()
+            assert (await undisturbed.wait_ended()).text == "x"
+        assert (result.stop_reason, result.error.kind) == ("error", "process_ended")
+        assert (await session.ask("again")).text == "x"
+    assert "begins again" in caplog.text
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+async def test_text_deltas_after_a_restart_have_ids_of_their_own(autojump_clock, open_checked):
+    """L4"""
+    disk = CrashDisk()
+    ids: list[str] = []
+    for _ in range(2):
+        async with process(open_checked, disk, Scripted([reply("Hi.")])) as runtime:
+            session = await runtime.session("s")
+            async with session.turn("hello") as turn:
+                ids.append((await seen(turn, TextDelta)).message)
+                await turn.wait_ended()
+        disk = disk.process()
+    assert len(set(ids)) == 2
