@@ -68,7 +68,6 @@ from trouper.core.session import (
     AwaitDeadline,
     AwaitInlineBudget,
     CallModel,
-    Event,
     Phase,
     RunCall,
     State,
@@ -76,7 +75,6 @@ from trouper.core.session import (
     TakeQueued,
     Work,
     WorkKey,
-    evolve,
     outstanding,
 )
 from trouper.core.settings import Budget, Limits, TurnOptions
@@ -296,7 +294,7 @@ class SessionActor:
         records: list[codec.Record] = []
         #: Each with the state right after its command: another turn may have begun by the end of the batch.
         replies: list[tuple[Reply[Any], State, Exception | None]] = []
-        last = 0
+        last, cleaned = 0, -1
         durable = stale = False
         for position, (command, reply) in enumerate(batch):
             if command is None:  # Only asks for the state.
@@ -309,10 +307,11 @@ class SessionActor:
                 if events:
                     record = codec.Record(self.session, seq, self.ground.epoch, self._now(), command, events)
                     try:
-                        line = codec.encode(record, exact=True)
+                        line = codec.encode(record, exact=position != cleaned)
                     except codec.Inexact:
-                        # What is written is what is true: all is decided anew on the command as the journal can hold it.
-                        batch.insert(position + 1, (codec.sanitised(record).cause, reply))
+                        # What is written is what is true: decided anew, on the command as the journal can hold it.
+                        cleaned = position + 1
+                        batch.insert(cleaned, (codec.sanitised(record).cause, reply))
                         continue
                     last, waits = self._append(record, *line)
                     if self.in_flight is None:
