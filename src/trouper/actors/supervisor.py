@@ -46,8 +46,16 @@ _log = logging.getLogger("trouper.actors")
 def log_crash(crash: Crash) -> None:
     """The usual report: the name, the kind of error, and where it was raised. Not its text, which may hold a secret."""
     then = "ended for good" if crash.restart is None else f"begins again (restart {crash.restart})"
-    where = "".join(traceback.format_tb(crash.exception.__traceback__))
-    _log.error("actor %r crashed with %s and %s\n%s", crash.name, type(crash.exception).__name__, then, where)
+    kinds = ", ".join(type(error).__name__ for error in _leaves(crash.exception))
+    where = "".join("".join(traceback.format_tb(error.__traceback__)) for error in _leaves(crash.exception))
+    _log.error("actor %r crashed with %s and %s\n%s", crash.name, kinds, then, where)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """What was raised, without the groups that nurseries put around it."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
 
 
 class _Phase(enum.Enum):
