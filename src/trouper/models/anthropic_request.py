@@ -103,10 +103,13 @@ class MessagesRequestBuilder:
             given = top.get("thinking") or {"type": "adaptive"}
             top["thinking"] = {**given, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
         system = _system(request, top)
+        messages, called = self._messages(request, thinking == "left_out")
         tools, choice = self._tools_and_choice(request, top)
+        if called and not tools:
+            tools, choice = _gone_tools(request)
         if choice is not None:
             top["tool_choice"] = choice
-        pieces = [b'{"messages":[', self._messages(request, thinking == "left_out"), b"]"]
+        pieces: list[bytes | memoryview] = [b'{"messages":[', *messages, b"]"]
         if tools:
             pieces.append(b',"tools":[' + b",".join(self._marked_last(tools)) + b"]")
         if system:
@@ -130,10 +133,7 @@ class MessagesRequestBuilder:
         hosted = [wire_json.encode(tool) for tool in top.pop("tools", None) or ()]
         tools = [*hosted, *self._tools.encoded(request.tools)]
         if not tools:
-            # Calls in a history want their tools declared, though there be none any more.
-            names = dict.fromkeys(wire_name(call.name) for message in request.messages for call in message.calls)
-            gone = [wire_json.encode(declaration(ToolSpec(name, "No longer available.", {}))) for name in names]
-            return gone, {"type": "none"} if gone else None
+            return [], None
         choice: dict[str, Json] | None
         match request.tool_choice:
             case "auto":
@@ -146,17 +146,18 @@ class MessagesRequestBuilder:
             choice["disable_parallel_tool_use"] = True
         return tools, choice
 
-    def _messages(self, request: ModelRequest, without_thinking: bool) -> bytes:
+    def _messages(self, request: ModelRequest, without_thinking: bool) -> tuple[list[bytes | memoryview], bool]:
+        """In pieces, which together are the messages: a long history is copied as seldom as can be. And whether they hold calls."""
         messages = request.messages
         key = (request.session, request.purpose, without_thinking)
-        known = self._cache.find(key, messages)
-        role, text, start = (known.role, known.text, len(known.messages)) if known is not None else ("", b"", 0)
-        pieces = [text]
-        for position in range(start, len(messages)):
+        known = self._cache.find(key, messages) or Encoded((), b"")
+        role, called, pieces = known.role, known.called, []
+        for position in range(len(known.messages), len(messages)):
             message = messages[position]
             blocks = map_blocks(message, messages[position - 1] if position else message, without_thinking)
             if not blocks:
                 continue
+            called = called or message.role == "tool"
             wire_role = "assistant" if message.role == "assistant" else "user"
             joined = wire_json.encode(blocks)[1:-1]
             if wire_role == role:
@@ -164,17 +165,23 @@ class MessagesRequestBuilder:
             else:
                 pieces.append((b"]}," if role else b"") + b'{"role":"' + wire_role.encode() + b'","content":[' + joined)
                 role = wire_role
-        new = b"".join(pieces[1:])
-        self._cache.keep(key, Encoded(messages, text + new, role))
-        if not role:
-            return b""
-        if self._mark:
-            # Two breakpoints: where the last request ended, which is cached by now, and where this one does.
-            if text and new and known is not None and known.role == "user":
-                text = text[:-1] + self._mark + b"}"
-            if role == "user":
-                text, new = (text, new[:-1] + self._mark + b"}") if new else (text[:-1] + self._mark + b"}", b"")
-        return text + new + b"]}"
+        new = b"".join(pieces)
+        self._cache.keep(key, Encoded(messages, known.text + new if new else known.text, role, called))
+        # Two breakpoints: where the last request ended, which is cached by now, and where this one does.
+        old = self._marked(known.text, known.role) if known.text else []
+        end: list[bytes | memoryview] = [b"]}"] if role else []
+        return [*old, *(self._marked(new, role) if new else []), *end], called
+
+    def _marked(self, text: bytes, role: str) -> list[bytes | memoryview]:
+        """Whole blocks, the last with a cache breakpoint if it is a user's: thinking takes none."""
+        return [memoryview(text)[:-1], self._mark, b"}"] if self._mark and role == "user" else [text]
+
+
+def _gone_tools(request: ModelRequest) -> tuple[list[bytes], Json | None]:
+    """Calls in a history want their tools declared, though there be none any more."""
+    names = dict.fromkeys(wire_name(call.name) for message in request.messages for call in message.calls)
+    gone = [wire_json.encode(declaration(ToolSpec(name, "No longer available.", {}))) for name in names]
+    return gone, {"type": "none"} if gone else None
 
 
 def _cache_control(life: CacheLife) -> dict[str, Json]:

@@ -26,6 +26,8 @@ class Encoded:
     text: bytes
     #: The role of the content that is still open at the end, for formats that join neighbours; else empty.
     role: str = ""
+    #: Whether there are calls of tools among them.
+    called: bool = False
 
 
 class BodyCache:
