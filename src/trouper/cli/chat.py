@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import ExitStack, aclosing, nullcontext
 from pathlib import Path
 
 import trio
@@ -33,6 +33,8 @@ DEFAULT_SESSION = "main"
 #: The simulated model's pace on a terminal: seconds between words.
 WORD_S = 0.02
 TICK_S = 0.1
+#: Somebody who has typed nothing for so long is not typing.
+TYPING_S = 2.0
 #: Two Ctrl-C within this time quit.
 TWICE_S = 2.0
 HUNG_UP = 129
@@ -56,7 +58,7 @@ async def _main(options: argparse.Namespace) -> int:
         session = await hosted.runtime.session(options.session, system=options.system or hosted.configuration.system)
         editor = LineEditor()
         screen: Screen = TerminalScreen(out, editor) if on_terminal else PlainScreen(out)
-        chat = Chat(hosted, session, screen, thinking=not options.no_thinking)
+        chat = Chat(hosted, session, screen, editor, thinking=not options.no_thinking)
         with raw_keys(sys.stdin.fileno()) if on_terminal else nullcontext():
             try:
                 return await chat.run(
@@ -69,13 +71,16 @@ async def _main(options: argparse.Namespace) -> int:
 class Chat:
     """One conversation between a user and a session."""
 
-    def __init__(self, hosted: Hosted, session: Session, screen: Screen, *, thinking: bool = True) -> None:
+    def __init__(
+        self, hosted: Hosted, session: Session, screen: Screen, editor: LineEditor, *, thinking: bool = True
+    ) -> None:
         self.root: Path = hosted.root
         self.runtime = hosted.runtime
         self.tools: list[Tool] = hosted.tools
         self.model: Model = hosted.model
         self.session = session
         self.screen = screen
+        self._editor = editor
         self._watch = Watch(session, screen, {tool.name: tool for tool in hosted.tools}, thinking=thinking)
         self._interrupted_at = -TWICE_S
 
@@ -149,9 +154,21 @@ class Chat:
             self.screen.say(f"{plural(left, 'background task')} will be taken up at the next start", "dim")
 
     async def _tick(self) -> None:
-        while True:
-            await trio.sleep(TICK_S)
-            self.screen.tick()
+        """Turn the spinner; and while somebody is typing, let no notification start a turn (B15)."""
+        keys, idle_s = 0, TYPING_S
+        with ExitStack() as held:
+            holding = False
+            while True:
+                await trio.sleep(TICK_S)
+                self.screen.tick()
+                idle_s = 0.0 if self._editor.keys != keys else idle_s + TICK_S
+                keys = self._editor.keys
+                typing = bool(self._editor.text) and idle_s < TYPING_S
+                if typing and not holding:
+                    held.enter_context(self.session.hold_notifications())
+                elif holding and not typing:
+                    held.close()
+                holding = typing
 
     async def _signals(self, scope: trio.CancelScope, code: list[int]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
+from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.choices import model_named
 from trouper.cli.describe import quoted
@@ -127,6 +128,32 @@ async def _notifications(chat: Chat, rest: str) -> None:
         chat.screen.say("  no notifications wait", "dim")
 
 
+async def _memory(chat: Chat, rest: str) -> None:
+    memory = chat.runtime.memory
+    found = (
+        await memory.search(rest) if rest else [memo for scope in memory.scopes() for memo in await memory.list(scope)]
+    )
+    for memo in found:
+        about = memo.summary or codec.dumps(memo.value).decode()
+        chat.screen.say(f"  {memo.scope} {memo.key}: {clean_line(about, 100)}")
+    if not found:
+        chat.screen.say("  nothing is remembered", "dim")
+
+
+async def _answer(chat: Chat, rest: str) -> None:
+    waiting = chat.session.questions
+    if not waiting:
+        raise UsageError("nobody asks anything")
+    first = waiting[0]
+    values = [rest] if len(first.questions) == 1 else [value.strip() for value in rest.split("|")]
+    if not rest:
+        await chat.session.decline_question(first.id)
+        return
+    if len(values) != len(first.questions):
+        raise UsageError(f"there are {len(first.questions)} questions; separate the answers with |")
+    await chat.session.answer_question(first.id, *values)
+
+
 async def _interrupt(chat: Chat, rest: str) -> None:
     await chat.session.interrupt("stopped in the chat")
 
@@ -141,6 +168,8 @@ COMMANDS: Mapping[str, tuple[Handler, str]] = {
     "tools": (_tools, "          what the model can use"),
     "approve": (_approve, "[ID] [always]  allow a call that waits"),
     "deny": (_deny, "[ID] [WHY] refuse a call that waits"),
+    "answer": (_answer, "[TEXT]   answer what a tool asks; empty declines"),
+    "memory": (_memory, "[WORDS]  what is remembered across sessions"),
     "history": (_history, "        what the model is sent"),
     "interrupt": (_interrupt, "      stop the turn, as Ctrl-C does"),
     "help": (_help, "           this"),

@@ -21,7 +21,7 @@ from trouper.core.events import (
     ModelRetried,
     TurnEnded,
 )
-from trouper.core.live import CaughtUp, LiveEvent, TextDelta, ThinkingDelta, ToolProgress, ToolStatus
+from trouper.core.live import CaughtUp, LiveEvent, QuestionAsked, TextDelta, ThinkingDelta, ToolProgress, ToolStatus
 from trouper.core.messages import Outcome
 from trouper.core.notification import NotificationsDelivered
 from trouper.core.session import Phase, State, evolve
@@ -98,6 +98,10 @@ class Watch:
                 self._tell_end(event)
             case ApprovalRequested(call=call):
                 screen.say(f"  ? {self._line(call, 'started')}: /approve {call} [always], or /deny {call}", "yellow")
+            case QuestionAsked(texts=texts):
+                for text in texts:
+                    screen.say(f"  ? {clean_line(text, 300)}", "yellow")
+                screen.say("  /answer TEXT, or /answer alone to decline", "yellow")
             case CaughtUp():
                 screen.say("  (some live text was missed; the journal has it)", "dim")
             case TurnEnded():

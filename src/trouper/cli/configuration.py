@@ -36,6 +36,7 @@ from trouper.tools.policy import Rule
 FILE_NAME = "trouper.toml"
 MODEL_VARIABLE = "TROUPER_MODEL"
 FILE_BYTES_MAX = 1_000_000
+DEFAULT_TOOLS = ("default", "remember", "recall", "forget", "list_memories")
 _DURABILITIES = ("fsync", "write")
 _EFFECTS = ("allow", "deny", "ask")
 _KINDS: Mapping[type[Any], str] = {str: "text", list: "a list", dict: "a table"}
@@ -49,7 +50,7 @@ class Configuration:
     found: bool = False
     model: str | None = None
     system: str | None = None
-    tools: tuple[str, ...] = ("default",)
+    tools: tuple[str, ...] = DEFAULT_TOOLS
     durability: typing.Literal["fsync", "write"] = "fsync"
     budget: Budget = field(factory=Budget)
     limits: Limits = field(factory=Limits)

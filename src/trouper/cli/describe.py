@@ -25,6 +25,7 @@ from trouper.core.events import (
     TurnEnded,
     TurnStarted,
 )
+from trouper.core.memory import MemoryForgotten, MemoryWritten
 from trouper.core.messages import Message
 from trouper.core.notification import (
     NotificationQueued,
@@ -117,6 +118,10 @@ def _about_background(event: Any, text_max: int) -> str:
             return f"{schedule} fire {fire}"
         case ScheduleCancelled(schedule_id=schedule):
             return str(schedule)
+        case MemoryWritten(memory=memory):
+            return f"{memory.scope} {memory.key}"
+        case MemoryForgotten(scope=scope, key=key):
+            return f"{scope} {key}"
         case _:
             return str(getattr(event, "task_id", None) or getattr(event, "schedule_id", None) or "")
 

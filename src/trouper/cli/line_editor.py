@@ -40,6 +40,8 @@ class LineEditor:
         self.text = ""
         self.cursor = 0
         self.history: list[str] = []
+        #: How often something was typed.
+        self.keys = 0
         self._place: int | None = None
         self._kept = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -48,6 +50,7 @@ class LineEditor:
 
     def feed(self, data: bytes) -> list[Action]:
         """Take what was typed; sequences and characters may come in pieces."""
+        self.keys += 1
         self._waiting += self._decoder.decode(data)
         actions: list[Action] = []
         while self._waiting:

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from trouper._errors import TrouperError, UsageError
-from trouper.core.ids import NotificationId, ScheduleId
+from trouper.core.ids import NotificationId
 from trouper.core.messages import Json
-from trouper.core.notification import AcknowledgeNotifications, DeliverNotifications, NotificationState
-from trouper.core.schedule import CancelSchedule, CreateSchedule, ScheduledMessage, ScheduledRun, parse_when
+from trouper.core.notification import DeliverNotifications, NotificationState
 from trouper.runtime import Runtime
 from trouper.session import Session
+from trouper.tools.errors import ToolError
 
 
 async def answered(runtime: Runtime, request: Json) -> dict[str, Json]:
@@ -26,6 +26,8 @@ async def answered(runtime: Runtime, request: Json) -> dict[str, Json]:
         return {"ok": True, **await perform(runtime, request)}
     except TrouperError as error:
         return {"ok": False, "error": error.message, "exit_code": error.exit_code}
+    except ToolError as refusal:  # What a model would be told; here it is the user's mistake.
+        return {"ok": False, "error": refusal.message, "exit_code": UsageError.exit_code}
 
 
 async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
@@ -45,11 +47,9 @@ async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
         case "acknowledge":
             await _acknowledge(runtime, await _session(runtime, request), _text(request, "id"))
         case "schedule":
-            return await _schedule(runtime, await _session(runtime, request), request)
+            return await _schedule(await _session(runtime, request), request)
         case "unschedule":
-            session = await _session(runtime, request)
-            now = runtime.environment.now()
-            await session._ask(CancelSchedule(ScheduleId(_text(request, "id")), now, _text(request, "reason", "")))
+            await (await _session(runtime, request)).cancel_schedule(_text(request, "id"))
         case "remember":
             scope, key = _text(request, "scope"), _text(request, "key")
             await runtime.memory.remember(
@@ -76,26 +76,26 @@ async def _acknowledge(runtime: Runtime, session: Session, id: str) -> None:
         raise UsageError(
             f"session {session.id!r} has no notification {id!r}; `trouper notifications` lists them", id=id
         )
-    ids = (NotificationId(id),)
-    now = runtime.environment.now()
-    if found.state is NotificationState.QUEUED:
-        await session._ask(DeliverNotifications(now, ids))
-    await session._ask(AcknowledgeNotifications(ids, now))
+    with session.hold_notifications():  # Or the model might be told of it in between.
+        if found.state is NotificationState.QUEUED:
+            await session._ask(DeliverNotifications(runtime.environment.now(), (NotificationId(id),)))
+        await session.acknowledge(id)
 
 
-async def _schedule(runtime: Runtime, session: Session, request: Mapping[str, Any]) -> dict[str, Json]:
-    now = runtime.environment.now()
-    when = parse_when(now=now, cron=request.get("cron"), at=request.get("at"), zone=request.get("zone"))
-    tool = request.get("tool")
-    action: ScheduledRun | ScheduledMessage
-    if tool:
-        action = ScheduledRun(str(tool), request.get("arguments") or {}, _text(request, "title", ""))
-    else:
-        action = ScheduledMessage(_text(request, "message"))
-    id = ScheduleId(runtime.environment.ids.new("schedule_"))
-    title = _text(request, "title", "") or (f"Run {tool}" if tool else _text(request, "message")[:60])
-    await session._ask(CreateSchedule(id, title, when, action, now, request.get("missed") or "once"))
-    return {"id": id}
+async def _schedule(session: Session, request: Mapping[str, Any]) -> dict[str, Json]:
+    message, tool = request.get("message"), request.get("tool")
+    title = _text(request, "title", "") or (f"Run {tool}" if tool else str(message)[:60])
+    made = await session.create_schedule(
+        title=title,
+        cron=request.get("cron"),
+        at=request.get("at"),
+        timezone=_text(request, "zone", "UTC"),
+        tool=tool,
+        arguments=request.get("arguments") if tool else None,
+        message=message,
+        missed=_text(request, "missed", "once"),
+    )
+    return dict(made)
 
 
 _REQUIRED = object()

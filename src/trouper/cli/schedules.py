@@ -115,7 +115,7 @@ def _create(options: argparse.Namespace) -> int:
     if options.json:
         out.json(answer)
     else:
-        out.line(f"created: {clean_line(str(answer['id']))}")
+        out.line(f"created: {clean_line(str(answer['schedule_id']))}")
     return 0
 
 

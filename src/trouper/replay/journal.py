@@ -11,6 +11,7 @@ from attrs import frozen
 from trouper import codec
 from trouper._errors import TrouperError, UsageError, WorldError
 from trouper.core.decisions import decide
+from trouper.core.ids import is_session
 from trouper.core.session import State, evolve
 from trouper.journal import Entry, JournalExists, Reader, Report, open_log, open_reader
 from trouper.journal import verify as verify_bytes
@@ -81,7 +82,7 @@ class Journal:
         """Every session that has a record, in the order of their first ones."""
         found: dict[str, None] = {}
         for raw in self._reader.records():
-            if not is_gap(raw.payload):
+            if not is_gap(raw.payload) and is_session(stream_of(raw.payload)):
                 found[stream_of(raw.payload)] = None
         return tuple(found)
 
@@ -94,7 +95,7 @@ class Journal:
         return last
 
     def records(self, session: str | None = None, *, after: int = 0, upto: int | None = None) -> Iterator[codec.Record]:
-        """Records with `after` < sequence <= `upto`, of one session or of all, in order."""
+        """Records with `after` < sequence <= `upto`, of one session or of all, in order; those of the memory (`~memory`) are among them."""
         for raw in self._reader.records(after=after, stream=session):
             if upto is not None and raw.seq > upto:
                 return
@@ -106,6 +107,8 @@ class Journal:
         states: dict[str, State] = {}
         expected: dict[str, int] = {}
         for record in self.records(session):
+            if not is_session(record.session):
+                continue
             before = states.get(record.session, State())
             after = _folded(before, record, expected)
             states[record.session] = after
@@ -134,6 +137,8 @@ class Journal:
         states: dict[str, State] = {}
         expected: dict[str, int] = {}
         for record in self.records():
+            if not is_session(record.session):
+                continue
             before = states.get(record.session, State())
             if record.session not in found:
                 rerun += 1
