@@ -278,9 +278,14 @@ def _body(record: Record) -> dict[str, Json]:
 
 def sanitised(record: Record) -> Record:
     """The record as it will be read again: without lone surrogates, and whatever else JSON cannot hold."""
-    body = loads(dumps(_body(record)))
-    read = tuple(event_from_json(event) for event in body["events"])
-    cause = _cause_from_json(type(record.cause).__name__, body["cause"], read[0])
+    return reread(record, dumps(_body(record)))
+
+
+def reread(record: Record, body: bytes) -> Record:
+    """The record with what its body says now: for a body from which something was cut."""
+    value = loads(body)
+    read = tuple(event_from_json(event) for event in value["events"])
+    cause = _cause_from_json(type(record.cause).__name__, value["cause"], read[0])
     return attrs.evolve(record, cause=cause, events=read)
 
 

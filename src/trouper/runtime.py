@@ -128,6 +128,7 @@ class Runtime(Overview):
         self._since_snapshot = 0
         self._snapshots: Ref[None, None] | None = None
         self._places = places
+        self.redact = places.redactor
         self._desks: dict[str, Desk] = {}
         memories, next_seq = self._roster.memories()
         self.memory = MemoryKeeper(

@@ -199,7 +199,8 @@ class ModelCall:
                 return
 
     def _note(self) -> None:
-        text, thinking = self.draft.text, self.draft.thinking
+        # Whole words only: a key must not slip through in two halves (J8).
+        text, thinking = _whole_words(self.draft.text), _whole_words(self.draft.thinking)
         if self._on_note is not None and (len(text) > self._noted_text or len(thinking) > self._noted_thinking):
             self._on_note(text[self._noted_text :], thinking[self._noted_thinking :])
             self._noted_text, self._noted_thinking = len(text), len(thinking)
@@ -213,6 +214,10 @@ class ModelCall:
         if not self.draft.progressed:
             return f"the stream was silent for {deadlines.first_event_s} s"
         return f"the stream stalled: nothing for {deadlines.idle_s} s"
+
+
+def _whole_words(text: str) -> str:
+    return text[: max(text.rfind(" "), text.rfind("\n")) + 1]
 
 
 def backoff_s(retry: Retry, attempt: int, advised_s: float | None, jitter: random.Random) -> float:

@@ -160,6 +160,9 @@ class Ground(RunGround, Protocol):
 
     def services(self, session: str) -> Services: ...
 
+    def redact(self, data: bytes) -> bytes:
+        """Without secrets; `data` itself if there is none (J8)."""
+
     async def keep_output(self, session: str, path: str, text: str) -> bool:
         """Store an output that was cut for the model; whether that worked."""
 
@@ -307,13 +310,17 @@ class SessionActor:
                 if events:
                     record = codec.Record(self.session, seq, self.ground.epoch, self._now(), command, events)
                     try:
-                        line = codec.encode(record, exact=position != cleaned)
+                        head, body = codec.encode(record, exact=position != cleaned)
+                        clean = self.ground.redact(body)
+                        writable = record if clean is body else codec.reread(record, clean)
                     except codec.Inexact:
-                        # What is written is what is true: decided anew, on the command as the journal can hold it.
+                        writable = codec.sanitised(record)
+                    if writable is not record and position != cleaned:
+                        # What is written is what is true: decided anew, on the command as the journal may hold it.
                         cleaned = position + 1
-                        batch.insert(cleaned, (codec.sanitised(record).cause, reply))
+                        batch.insert(cleaned, (writable.cause, reply))
                         continue
-                    last, waits = self._append(record, *line)
+                    last, waits = self._append(record, head, clean)
                     if self.in_flight is None:
                         self.in_flight = last
                     durable = durable or waits

@@ -13,15 +13,25 @@ import tempfile
 from pathlib import Path
 
 from trouper.core.ids import check_name
+from trouper.redaction import Redactor, keys_in
 from trouper.stores.key_value import KeyValueStore
-from trouper.stores.secrets import FileSecrets, Keyring, KeyringSecrets
+from trouper.stores.secrets import FileSecrets, Keyring, KeyringSecrets, LearnedSecrets
 from trouper.tools.guards.rooted import RootedFiles
 
 
 class Places:
     """`directory=None`: there is no such place, and tools that need one are refused. `temporary`: made on first use, removed at the end."""
 
-    def __init__(self, directory: Path | None, *, temporary: bool = False, keyring: Keyring | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        temporary: bool = False,
+        keyring: Keyring | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
+        #: Knows every secret that leaves its store.
+        self.redactor = Redactor(keys_in()) if redactor is None else redactor
         self._directory = directory
         self._temporary = temporary
         self._keyring = keyring
@@ -51,13 +61,14 @@ class Places:
     def key_values_of(self, session: str) -> KeyValueStore | None:
         return None if self.directory is None else KeyValueStore(self.directory / "kv" / f"{session}.json")
 
-    def secrets_of(self, session: str) -> FileSecrets | KeyringSecrets | None:
+    def secrets_of(self, session: str) -> LearnedSecrets | None:
         if self.directory is None:
             return None
+        store: FileSecrets | KeyringSecrets = FileSecrets(self.directory / "secrets" / f"{session}.json")
         if self._keyring is not None:
             names = self.directory / "secrets" / f"{session}.names"
-            return KeyringSecrets(names, f"trouper/{self.directory}/{session}", self._keyring)
-        return FileSecrets(self.directory / "secrets" / f"{session}.json")
+            store = KeyringSecrets(names, f"trouper/{self.directory}/{session}", self._keyring)
+        return LearnedSecrets(store, self.redactor.learn)
 
     def close(self) -> None:
         if self._temporary and self._directory is not None:

@@ -220,3 +220,30 @@ def _check_value(name: str, value: object) -> None:
 
 def _worth_blanking(values: Iterable[str]) -> frozenset[str]:
     return frozenset(value for value in values if len(value) >= BLANKED_MIN_CHARS)
+
+
+class LearnedSecrets:
+    """Secrets whose values are known to whoever blanks them before anybody else gets to see them (J8)."""
+
+    def __init__(self, store: FileSecrets | KeyringSecrets, learn: Callable[[str], None]) -> None:
+        self._store = store
+        self._learn = learn
+
+    async def get(self, name: str) -> str | None:
+        value = await self._store.get(name)
+        if value is not None:
+            self._learn(value)
+        return value
+
+    async def set(self, name: str, value: str) -> None:
+        self._learn(value)
+        await self._store.set(name, value)
+
+    async def delete(self, name: str) -> bool:
+        return await self._store.delete(name)
+
+    async def names(self) -> Sequence[str]:
+        return await self._store.names()
+
+    async def known_values(self) -> frozenset[str]:
+        return await self._store.known_values()
