@@ -77,6 +77,8 @@ async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
         assert "[redacted]" in result.text
         assert check_invariants(runtime._log, secrets=[SECRET, *LOOKS_LIKE]) == []
         assert "hunter2" not in repr(session.history)
+    assert "bad token [redacted]" in caplog.text
+    assert "hunter2" not in caplog.text
     written = b"".join(
         path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "secrets" not in path.parts
     )

@@ -92,6 +92,7 @@ from trouper.tools.policy import Rule
 from trouper.tools.registry import Registry
 
 logger = logging.getLogger("trouper.session")
+tools_logger = logging.getLogger("trouper.tools")
 
 #: Runs that end within this time of each other are told to the model together.
 _GATHER_S = 0.1
@@ -379,6 +380,11 @@ class SessionActor:
         self.ground.recorded(self.session, record)
         for event in record.events:
             kind = type(event)
+            if getattr(event, "internal", None) is not None:
+                # From the record, which secrets were cut out of.
+                tools_logger.error(
+                    "a tool of session %s failed inside (%s): %s", self.session, kind.__name__, event.internal
+                )
             if kind is TurnStarted:
                 self._specs = self.outfit.registry.specs(self._revealed())
                 self._turn_outfit = self.outfit

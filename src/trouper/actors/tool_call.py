@@ -1,11 +1,11 @@
 """One tool call: run the tool under its hard time-out and say how it ended. What the tool raises never leaves here.
 
-A `ToolError` is the model's to read. Anything unexpected is told to the model as one fixed sentence; the whole chain goes to the log and the journal (L20).
+A `ToolError` is the model's to read. Anything unexpected is told to the model as one fixed sentence; the whole chain goes to the journal,
+and from there, without secrets, to the log (L20).
 """
 
 from __future__ import annotations
 
-import logging
 import traceback
 from collections.abc import Awaitable, Callable
 
@@ -20,8 +20,6 @@ from trouper.tools.contract import Tool
 from trouper.tools.errors import ConnectionRequired, ToolError
 from trouper.tools.output import Shaped, shape_output
 from trouper.tools.results import ToolResult
-
-logger = logging.getLogger("trouper.tools")
 
 INTERNAL = "The tool failed because of an internal error. It is not your fault; do not repeat the call unchanged."
 TIMED_OUT = "The tool did not end within {seconds:g} s and was cancelled; it may have done part of its work."
@@ -61,7 +59,6 @@ async def run_tool(
         except Exception as error:
             outcome, shaped = Outcome.ERROR, Shaped(INTERNAL)
             internal = "".join(traceback.format_exception(error))[-INTERNAL_CHARS:]
-            logger.error("tool %r failed in call %s", tool.name, call, exc_info=error)
         else:
             outcome = Outcome.ERROR if result.is_error else Outcome.OK
             persist = bool(tool.hints.persist_output)
