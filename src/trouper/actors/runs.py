@@ -137,7 +137,7 @@ class Runs:
         if run.spilling and run.task_id is None:
             # Whether the turn has let it go is being decided right now.
             await host.settle()
-        found = None if run.task_id is None else host.state.tasks.live.get(run.task_id)
+        found = None if run.task_id is None else host.state.tasks.get(run.task_id)
         if found is None:
             self._forget(run)
             return ended
@@ -183,7 +183,7 @@ class Runs:
         )
         if ended is None:
             return None
-        return await self._finished(run, host.state.tasks.live.get(task_id) or found, ended)
+        return await self._finished(run, host.state.tasks.get(task_id) or found, ended)
 
     def spilling(self, call: CallId) -> None:
         """The turn has waited long enough for this call, and is about to say so."""
@@ -195,8 +195,10 @@ class Runs:
     async def _finished(self, run: Run, found: Task, ended: DeliverResult) -> EndTask:
         run.end()
         end = task_text.end_of(ended.outcome, ended.content)
-        saved = await self._save(found.about, run.log, end, ended.content)
         attempt = run.attempt
+        # What comes after the task's end is late: it is noted, and changes neither the record nor the files (I9).
+        is_late = found.ended or found.attempt != attempt
+        saved = not is_late and await self._save(found.about, run.log, end, ended.content)
         self._forget(run)
         return task_text.end_command(
             found,

@@ -1,0 +1,384 @@
+"""A call that takes longer than the turn waits: it goes on, untouched, and its end is told once (B1-B5, B8, B9)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+from background_stage import Probe, events_of, only_task, spill_script, until, until_quiet, with_files
+
+from trouper import Budget, Limits, ToolContext, ToolError, tool
+from trouper.actors.runs import RunHost
+from trouper.core.task_record import LOG_MAX_CHARS, TAIL_MAX_CHARS, TaskState
+from trouper.models.scripted import Scripted, call, reply
+
+
+async def test_in_time_there_is_a_result_and_no_task(open_checked: Any, autojump_clock: Any) -> None:
+    """B1: within the inline budget the model gets the result itself."""
+    probe = Probe()
+    model = spill_script(seconds=0.2)
+    async with open_checked(model, tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        assert not session.tasks()
+    assert model.requests[1].messages[-1].answers[0].content == {"done": True, "seconds": 0.2}
+
+
+async def test_over_budget_the_same_execution_goes_on_as_a_task(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B1, B2: after 300 ms the turn goes on with a result that names the task; nothing runs twice."""
+    probe = Probe()
+    model = spill_script(seconds=5.0)
+    async with open_checked(model, tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        began = trio.current_time()
+        result = await session.ask("go")
+        assert result.text == "It goes on." and abs(trio.current_time() - began - 0.3) < 1e-6
+        task = only_task(session)
+        notice = model.requests[1].messages[-1].answers[0].content
+        assert notice["task_id"] == task.id and "takes longer than 300 ms" in notice["message"]
+        assert task.state is TaskState.RUNNING
+        await until_quiet(session)
+        assert probe.started == ["call_1_1_0"] and not probe.cancelled
+        assert only_task(session).state is TaskState.SUCCEEDED
+    # B2: the record is in the journal before the model hears of it, and in one step with the call's end.
+    spilled = next(record for record in journal if type(record.cause).__name__ == "SpillCall")
+    names = [type(event).__name__ for event in spilled.events]
+    assert names[:4] == ["TaskCreated", "TaskStarted", "TaskProgressed", "CallEnded"]
+
+
+async def test_budgets_are_per_tool_then_per_session(open_checked: Any, autojump_clock: Any) -> None:
+    """B1: the tool's own budget wins over the session's, and that over the runtime's."""
+    probe = Probe()
+    script = [reply(call("slow", seconds=5.0)), reply("later"), reply("noted")]
+    model = Scripted(script, exhausted="cycle")
+    async with open_checked(model, tools=[probe.slow(budget_s=1.5)], budget=Budget(inline_s=0.1)) as runtime:
+        session = await runtime.session("tool")
+        began = trio.current_time()
+        await session.ask("go")
+        assert abs(trio.current_time() - began - 1.5) < 1e-6
+        await until_quiet(session)
+    model = Scripted(script, exhausted="cycle")
+    async with open_checked(model, tools=[probe.slow()], budget=Budget(inline_s=0.1)) as runtime:
+        session = await runtime.session("session", budget=Budget(inline_s=0.7))
+        began = trio.current_time()
+        await session.ask("go")
+        assert abs(trio.current_time() - began - 0.7) < 1e-6
+        await until_quiet(session)
+
+
+async def test_a_tool_that_cannot_go_on_is_waited_for_up_to_its_time_out(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B2: without background support the turn waits on; the hard time-out is told to the model."""
+
+    @tool
+    async def stubborn(seconds: float) -> str:
+        """Waits."""
+        await trio.sleep(seconds)
+        return "there"
+
+    model = Scripted([reply(call("stubborn", seconds=60)), reply(call("stubborn", seconds=500)), reply("done")])
+    async with open_checked(model, tools=[stubborn]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        assert not session.tasks()
+    assert model.requests[1].messages[-1].answers[0].content == "there"
+    answer = model.requests[2].messages[-1].answers[0]
+    assert answer.outcome.value == "timeout" and "120 s" in answer.content
+
+
+async def test_the_time_out_of_calls_does_not_bind_what_goes_on(open_checked: Any, autojump_clock: Any) -> None:
+    """B2: the same execution goes on untouched, for longer than any turn would wait; a tool's own time-out still holds."""
+    probe = Probe()
+    async with open_checked(spill_script(seconds=500.0), tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        assert only_task(session).state is TaskState.SUCCEEDED
+    async with open_checked(spill_script(seconds=500.0), tools=[probe.slow(timeout_s=30)]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        ended = only_task(session)
+        assert ended.state is TaskState.FAILED and ended.error is not None and ended.error.kind == "timeout"
+
+
+async def test_without_a_permit_the_turn_waits_on(open_checked: Any, autojump_clock: Any) -> None:
+    """B2, I19: no permit, no task; the call is not lost for it."""
+    probe = Probe()
+    model = spill_script(seconds=5.0)
+    limits = Limits(runs_per_session=0)
+    async with open_checked(model, tools=[probe.slow()], limits=limits) as runtime:
+        session = await runtime.session("a")
+        began = trio.current_time()
+        await session.ask("go")
+        assert trio.current_time() - began >= 5.0 and not session.tasks()
+    assert model.requests[1].messages[-1].answers[0].content == {"done": True, "seconds": 5.0}
+
+
+async def test_the_task_says_all_about_the_call(open_checked: Any, autojump_clock: Any) -> None:
+    """B3: title, instructions, who asked, tags, metadata, origin, owner, and a progress entry for the spill."""
+    probe = Probe()
+    async with open_checked(spill_script(seconds=5.0), tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        task = only_task(session)
+        about = task.about
+        assert about.title == "Background call of slow" and "300 ms" in about.instructions
+        assert about.requested_by == "inline budget" and about.tags == ("tool-call", "slow")
+        assert about.metadata["call_id"] == "call_1_1_0" and about.metadata["budget_ms"] == 300
+        assert about.metadata["arguments"] == {"seconds": 5.0} and about.origin_call == "call_1_1_0"
+        assert task.owner is not None and task.owner.pid == 1 and task.owner.instance.startswith("instance_")
+        assert any(entry.what == "progress" and "goes on in the background" in entry.text for entry in task.entries)
+        await until_quiet(session)
+
+
+async def test_ends_are_told_once_with_what_came_of_them(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B4, I29: succeeded, failed, and ok=false, each with one notification in the record of its end."""
+
+    @tool(background=True)
+    async def job(how: str) -> dict[str, Any]:
+        """Ends in its own way."""
+        await trio.sleep(2.0)
+        if how == "raise":
+            raise RuntimeError("secret detail 4711")
+        if how == "refuse":
+            raise ToolError("there is no such hole")
+        return {"ok": how == "fine", "error": "it broke"} if how != "fine" else {"ok": True, "result": 7}
+
+    calls = [call("job", how=how) for how in ("fine", "not ok", "refuse", "raise")]
+    model = Scripted([reply(*calls), reply("wait"), reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[job]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        states = {task.about.spec["arguments"]["how"]: task for task in session.tasks()}
+        assert states["fine"].state is TaskState.SUCCEEDED and "Return value:\n7" in states["fine"].summary
+        assert states["not ok"].state is TaskState.FAILED and "it broke" in states["not ok"].summary
+        assert states["refuse"].state is TaskState.FAILED and "no such hole" in states["refuse"].summary
+        # B9: what went wrong inside is as hidden from the model as in the foreground, and in the journal.
+        assert states["raise"].state is TaskState.FAILED and "internal error" in states["raise"].summary
+    prompt = model.requests[-1].messages[-1].text
+    assert "4711" not in prompt and prompt.count("[notification]") == 4
+    (failed,) = [event for event in events_of(journal, "TaskFailed") if event.internal]
+    assert "secret detail 4711" in failed.internal
+    for record in journal:
+        ends = [e for e in record.events if type(e).__name__ in ("TaskSucceeded", "TaskFailed")]
+        told = [e for e in record.events if type(e).__name__ == "NotificationQueued"]
+        assert len(ends) == len(told)
+
+
+async def test_cancelling_reaches_the_tool_at_once_by_either_id(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B5: by call id in the turn, by call id after the spill, by task id; no polling, no time goes by."""
+    for by in ("call", "task"):
+        probe = Probe()
+        async with open_checked(spill_script(seconds=50.0), tools=[probe.slow()]) as runtime:
+            session = await runtime.session("a")
+            await session.ask("go")
+            task, at = only_task(session), trio.current_time()
+            await session.cancel("call_1_1_0" if by == "call" else task.id, "enough")
+            ended = await session.wait_task(task.id)
+            assert trio.current_time() == at and probe.cancelled == ["call_1_1_0"]
+            assert ended.state is TaskState.CANCELLED
+            await until_quiet(session)
+        assert len(events_of(journal, "TaskCancelled")) == 1
+
+
+async def test_cancelling_an_open_call_ends_it_for_the_model(open_checked: Any, autojump_clock: Any) -> None:
+    """B5: within the turn too."""
+    probe = Probe()
+    model = spill_script(seconds=50.0)
+    async with open_checked(model, tools=[probe.slow()], budget=Budget(inline_s=30)) as runtime:
+        session = await runtime.session("a")
+        async with session.turn("go") as turn:
+            async for event in turn:
+                if type(event).__name__ == "CallStarted":
+                    await probe.started_event.wait()
+                    await session.cancel(event.call)
+        assert probe.cancelled == ["call_1_1_0"] and not session.tasks()
+    assert model.requests[1].messages[-1].answers[0].outcome.value == "cancelled"
+
+
+async def test_a_run_that_ignores_its_cancel_is_ended_without_it_and_its_result_is_late(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B5, I9, I24: within the grace period the task is cancelled; what comes later is recorded as late and changes nothing."""
+
+    @tool(background=True)
+    async def deaf() -> str:
+        """Does not listen."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(60.0)
+        return "done anyway"
+
+    model = Scripted([reply(call("deaf")), reply("wait"), reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[deaf]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        task, at = only_task(session), trio.current_time()
+        await session.cancel(task.id)
+        ended = await session.wait_task(task.id)
+        assert ended.state is TaskState.CANCELLED and trio.current_time() - at <= 5.0 + 1e-6
+        await until(session, lambda state: bool(state.tasks.get(task.id).late))
+        assert session.task(task.id).state is TaskState.CANCELLED  # type: ignore[union-attr]
+        await until_quiet(session)
+    assert len(events_of(journal, "TaskEndedLate")) == 1 and len(events_of(journal, "TaskSucceeded")) == 0
+
+
+async def test_the_record_follows_what_the_run_says(open_checked: Any, autojump_clock: Any) -> None:
+    """B8: status, output and progress reach the task while it runs; and a heartbeat from the start on."""
+
+    @tool(background=True)
+    async def chatty(context: ToolContext) -> str:
+        """Speaks."""
+        context.output("stdout", "before the spill\n")
+        await trio.sleep(1.0)
+        for number in range(200):
+            context.output("stdout", f"line {number}\n")
+        context.status("half way")
+        context.report_progress(5, 10, "files", "reading")
+        await trio.sleep(60.0)
+        return "done"
+
+    model = Scripted([reply(call("chatty")), reply("wait"), reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[chatty], limits=Limits(heartbeat_s=10.0)) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        started = only_task(session)
+        assert started.heartbeat_at == started.started_at
+        await trio.sleep(2.0)
+        task = only_task(session)
+        assert task.detail == "half way" and task.progress is not None and task.progress.current == 5
+        assert task.output.tail.endswith("line 199\n") and task.output.chars > 1_500
+        await trio.sleep(20.0)
+        beaten = only_task(session)
+        assert beaten.heartbeat_at is not None and beaten.started_at is not None
+        assert beaten.heartbeat_at - beaten.started_at >= 20.0
+        await until_quiet(session)
+
+
+async def test_reports_are_few_however_many_the_tool_makes(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B8: a tool that reports a thousand times a second costs a few records a second, and is never held up."""
+
+    @tool(background=True)
+    async def busy(context: ToolContext) -> str:
+        """Reports without end."""
+        for number in range(5_000):
+            context.report_progress(number, 5_000)
+            context.output("stdout", "x")
+            await trio.sleep(0.001)
+        return "done"
+
+    model = Scripted([reply(call("busy")), reply("wait"), reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[busy]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        assert only_task(session).output.chars == 5_000 + len("[stdout] ")
+    assert len(events_of(journal, "TaskProgressed", "TaskOutputWritten")) <= 2 * 5 * 4 + 4
+
+
+async def test_artifacts_are_there_at_the_end(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
+    """B9: output.log and result.json in the session's files, for spilled calls too, named in the notification."""
+    probe = Probe()
+    model = spill_script(seconds=5.0, say="knocking\n")
+    async with open_checked(model, tools=[probe.slow()], **with_files(open_checked, tmp_path)) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        task = only_task(session)
+    directory = tmp_path / "files" / "a" / ".background" / task.id
+    assert (directory / "output.log").read_text() == "[stdout] knocking\n"
+    document = json.loads((directory / "result.json").read_text())
+    assert document == {"status": "succeeded", "result": {"done": True, "seconds": 5.0}}
+    assert task.result_path == f".background/{task.id}/result.json"
+    assert task.result_path in model.requests[-1].messages[-1].text
+
+
+async def test_artifacts_of_failed_and_cancelled_runs(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
+    """B9: {status, error}; internal text hidden in the files as well, since the model reads them."""
+
+    @tool(background=True)
+    async def bad(context: ToolContext) -> str:
+        """Fails."""
+        context.output("stderr", "oh no")
+        await trio.sleep(1.0)
+        raise RuntimeError("password hunter2")
+
+    probe = Probe()
+    calls = reply(call("bad"), call("slow", seconds=99.0))
+    model = Scripted([calls, reply("wait"), reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[bad, probe.slow()], **with_files(open_checked, tmp_path)) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await session.cancel("call_1_1_1")
+        await until_quiet(session)
+        tasks = {task.about.tool: task for task in session.tasks()}
+    root = tmp_path / "files" / "a"
+    failed = json.loads((root / str(tasks["bad"].result_path)).read_text())
+    assert failed["status"] == "failed" and "hunter2" not in str(failed)
+    assert json.loads((root / str(tasks["slow"].result_path)).read_text())["status"] == "cancelled"
+    assert (root / ".background" / tasks["bad"].id / "output.log").read_text() == "[stderr] oh no"
+
+
+async def test_the_log_is_capped_with_a_note_and_the_tail_is_live(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B8: 262,144 characters and a visible note; the tail goes on."""
+
+    @tool(background=True)
+    async def flood(context: ToolContext) -> str:
+        """Too much."""
+        await trio.sleep(1.0)
+        for _ in range(40):
+            context.output("stdout", "x" * 10_000)
+            await trio.sleep(0.1)
+        context.output("stdout", "the very end")
+        return "done"
+
+    model = Scripted([reply(call("flood")), reply("wait"), reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[flood], **with_files(open_checked, tmp_path)) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        task = only_task(session)
+    log = (tmp_path / "files" / "a" / ".background" / task.id / "output.log").read_text()
+    note = f"\n[system] output truncated at {LOG_MAX_CHARS} characters\n"
+    assert log.endswith(note) and len(log) == LOG_MAX_CHARS + len(note)
+    assert task.output.tail.endswith("the very end") and len(task.output.tail) == TAIL_MAX_CHARS
+    assert task.output.truncated
+
+
+async def test_a_result_that_comes_with_the_spill_has_its_artifacts_too(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B2, B9: the tool returns at the very instant at which the turn lets it go."""
+    probe = Probe()
+    for number in range(5):
+        model = spill_script(seconds=0.3)
+        settings = with_files(open_checked, tmp_path / str(number))
+        async with open_checked(model, tools=[probe.slow()], **settings) as runtime:
+            session = await runtime.session("a")
+            await session.ask("go")
+            await until_quiet(session)
+            for task in session.tasks():
+                assert task.state is TaskState.SUCCEEDED and task.result_path is not None
+
+
+def test_the_session_actor_is_what_runs_expect() -> None:
+    """The protocol between `runs` and `session` is checked here and by mypy, not at run time."""
+    from trouper.actors.session import SessionActor
+
+    names = {name for name in vars(RunHost) if not name.startswith("_")}
+    assert names <= {*dir(SessionActor), *SessionActor.__annotations__}
