@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 
-from trouper.core.messages import Message, Outcome, ProviderPart, Text, Thinking, ToolAnswer, ToolCall
+from trouper.core.messages import Message, Outcome, Part, ProviderPart, Text, Thinking, ToolAnswer, ToolCall
 from trouper.core.tokens import estimate_message
 from trouper.core.values import changed
 
@@ -113,15 +113,10 @@ def repaired(messages: Iterable[Message], outcomes: Mapping[str, ToolAnswer] | N
                 if message.parts and not any(isinstance(part, ToolCall | ToolAnswer) for part in message.parts):
                     kept.append(message)
             case "assistant":
-                parts = tuple(
-                    part
-                    for part in message.parts
-                    if not isinstance(part, ToolAnswer) and not (isinstance(part, ToolCall) and part.id in used)
-                )
+                parts = _unused_parts(message, used)
                 message = Message("assistant", parts, message.kind)
                 if not parts or not _sendable(message):
                     continue
-                used.update(call.id for call in message.calls)
                 if not kept:
                     kept.append(
                         Message("user", (Text("(The beginning of this conversation is not available.)"),), "note")
@@ -141,6 +136,19 @@ def repaired(messages: Iterable[Message], outcomes: Mapping[str, ToolAnswer] | N
                         )
                     )
     return tuple(kept)
+
+
+def _unused_parts(message: Message, used: set[str]) -> tuple[Part, ...]:
+    """What an assistant's message may hold: no answers, and no call whose id was used before, be it in the same message."""
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            if part.id in used:
+                continue
+            used.add(part.id)
+        if not isinstance(part, ToolAnswer):
+            parts.append(part)
+    return tuple(parts)
 
 
 def _answer_for(call: ToolCall, given: ToolAnswer | None) -> ToolAnswer:
