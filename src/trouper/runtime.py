@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -480,7 +482,8 @@ async def open_runtime(
             )
             runtime._recover()
             try:
-                yield runtime
+                async with _until_terminated():
+                    yield runtime
             finally:
                 # Sessions first, then the snapshot: see `_journal` for the rest.
                 with trio.CancelScope(shield=True):
@@ -510,6 +513,33 @@ async def _journal(log: Log) -> AsyncIterator[JournalWriter]:
 async def _supervised() -> AsyncIterator[Supervisor]:
     async with open_supervisor(name="trouper") as supervisor:
         yield supervisor
+
+
+@asynccontextmanager
+async def _until_terminated() -> AsyncIterator[None]:
+    """SIGTERM ends the block as a cancel would, and the process with the exit code that it would have had; Ctrl-C does the like by itself.
+
+    Only where nobody else has said what SIGTERM means, and where signals can be received at all.
+    """
+    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not mine:
+        yield
+        return
+    terminated = False
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal terminated
+                async for _ in signals:
+                    terminated = True
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            yield
+            nursery.cancel_scope.cancel()
+    if terminated:
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:

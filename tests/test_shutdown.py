@@ -1,0 +1,60 @@
+"""Ctrl-C and SIGTERM end a runtime cleanly: what runs is interrupted and recorded, the journal is closed, the exit code says so."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from trouper.core.events import CallEnded, TurnEnded
+from trouper.core.messages import Outcome
+from trouper.journal import open_reader, verify
+from trouper.testing.invariants import check_invariants, records_of
+
+PROGRAM = """
+import sys, trio
+from trouper import Scripted, open_runtime, tool
+from trouper.models.scripted import call, reply
+
+@tool
+async def wait() -> None:
+    "Never ends by itself."
+    print("waiting", flush=True)
+    try:
+        await trio.sleep_forever()
+    finally:
+        print("stopped", flush=True)
+
+async def main():
+    async with open_runtime(sys.argv[1], model=Scripted([reply(call("wait"))]), tools=[wait], durability="write") as runtime:
+        session = await runtime.session("s")
+        await session.ask("go")
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_a_signal_ends_a_runtime_cleanly(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    root = tmp_path / "state"
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(root)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    program.send_signal(number)
+    out, errors = program.communicate(timeout=60)
+    assert out == "stopped\n"
+    assert program.returncode in (code, 130), errors
+    records = list(records_of(open_reader(root)))
+    assert check_invariants(records, complete=True) == []
+    events = [event for record in records for event in record.events]
+    assert [event.outcome for event in events if isinstance(event, CallEnded)] == [Outcome.CANCELLED]
+    assert [event.stop_reason for event in events if isinstance(event, TurnEnded)] == ["interrupt"]
+    assert verify(root).ok
