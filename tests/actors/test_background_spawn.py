@@ -1,0 +1,479 @@
+"""spawn_background, the limits, task records and their tools; what a restart makes of runs (B6, B7, B10-B13)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from background_stage import Probe, events_of, only_task, spill_script, until, until_quiet, with_files
+
+from trouper import CommandRejected, Hooks, Limits, Rule, ToolContext, ToolError, open_runtime, tool
+from trouper.core.task_record import TaskState
+from trouper.journal import JournalFailed, JournalLocked
+from trouper.models.scripted import Scripted, call, reply
+from trouper.testing.crash_disk import CrashDisk, Fate, PowerCut
+from trouper.tools.context import Question
+
+
+def spawn(name: str = "slow", args: dict[str, Any] | None = None, **options: Any) -> Any:
+    return call("spawn_background", {"tool": name, "args": args or {}, **options})
+
+
+def answers(model: Scripted, request: int = 1) -> list[Any]:
+    return [answer.content for answer in model.requests[request].messages[-1].answers]
+
+
+async def test_it_returns_at_once_and_the_end_comes_as_a_notification(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B6, B7, B9: ids and paths at once; the files and one signal at the end."""
+    probe = Probe()
+    model = Scripted([reply(spawn(args={"seconds": 9.0}, title="Dig")), reply("It runs."), reply("Noted.")])
+    async with open_checked(model, tools=[probe.slow()], **with_files(open_checked, tmp_path)) as runtime:
+        session = await runtime.session("a")
+        began = trio.current_time()
+        await session.ask("go")
+        assert trio.current_time() == began
+        task = only_task(session)
+        (told,) = answers(model)
+        assert told["run_id"].startswith("bg_") and told["task_id"] == task.id and told["title"] == "Dig"
+        assert told["status"] == "running" and told["artifact_dir"] == f".background/{told['run_id']}"
+        assert told["log_path"].endswith("/output.log") and told["result_path"].endswith("/result.json")
+        assert task.about.kind == "background" and task.about.requested_by == "spawn_background"
+        await until_quiet(session)
+    prompt = model.requests[-1].messages[-1].text
+    for part in (told["run_id"], told["task_id"], "Dig", "slow", told["result_path"], told["log_path"]):
+        assert part in prompt
+    assert json.loads((tmp_path / "files" / "a" / told["result_path"]).read_text())["status"] == "succeeded"
+
+
+async def test_refusals_are_clear(open_checked: Any, autojump_clock: Any) -> None:
+    """B6: unknown tool, itself, no background support, arguments that do not fit: each a ToolError that says what to do."""
+
+    @tool
+    async def quick(n: int) -> int:
+        """At once."""
+        return n
+
+    @tool(background=True, policy="requires_approval")
+    async def risky() -> str:
+        """Asks first."""
+        raise AssertionError("never runs without an approval")
+
+    calls = [
+        spawn("sluw"),
+        spawn("spawn_background"),
+        spawn("quick", {"n": 1}),
+        spawn("slow", {"seconds": "soon"}),
+        spawn("risky"),
+    ]
+    model = Scripted([reply(*calls), reply("I see.")])
+    async with open_checked(model, tools=[Probe().slow(), quick, risky]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        assert not session.tasks()
+    unknown, itself, quickly, wrong, asking = answers(model)
+    assert "There is no tool 'sluw'. Did you mean 'slow'" in unknown
+    assert "cannot run itself" in itself
+    assert "'quick' cannot run in the background; call it directly" in quickly and "slow" in quickly
+    assert "seconds" in wrong
+    # T4: what needs an approval does not get around it by way of the background.
+    assert "needs an approval" in asking
+
+
+async def test_policies_and_hooks_hold_for_runs_too(open_checked: Any, autojump_clock: Any) -> None:
+    """T4, T5: a run does what a call does, so it is asked the same questions."""
+    asked: list[str] = []
+
+    async def before(event: Any) -> Any:
+        asked.append(event.tool if isinstance(event.tool, str) else event.tool.name)
+
+    rules = [Rule("slow", "deny", reason="no digging here")]
+    async with open_checked(Scripted([]), tools=[Probe().slow()], policies=rules) as runtime:
+        session = await runtime.session("a")
+        with pytest.raises(ToolError, match="no digging here"):
+            await session.spawn("slow")
+    hooks = [Hooks(before_tool=before)]
+    async with open_checked(
+        Scripted([reply("ok")], exhausted="repeat"), tools=[Probe().slow()], hooks=hooks
+    ) as runtime:
+        session = await runtime.session("a")
+        await session.spawn("slow")
+        await until_quiet(session)
+    assert asked == ["slow"]
+
+
+async def test_limits_hold_and_permits_come_back_on_every_path(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B6, I19: 5 a session and 64 a runtime; succeeded, failed, cancelled and closed all give their permit back."""
+
+    @tool(background=True)
+    async def job(how: str = "wait") -> str:
+        """Ends in its own way."""
+        await trio.sleep(1.0 if how != "wait" else 1_000.0)
+        if how == "fail":
+            raise ToolError("no")
+        return "done"
+
+    model = Scripted([reply("noted")], exhausted="repeat")
+    limits = Limits(runs_per_session=5, runs_per_runtime=8)
+    async with open_checked(model, tools=[job], limits=limits) as runtime:
+        one, two = await runtime.session("one"), await runtime.session("two")
+        for how in ("fine", "fail", "wait", "wait", "wait"):
+            await one.spawn("job", {"how": how})
+        with pytest.raises(CommandRejected, match="this session already has 5 active background runs"):
+            await one.spawn("job")
+        for _ in range(3):
+            await two.spawn("job")
+        with pytest.raises(CommandRejected, match="this runtime already has 8"):
+            await two.spawn("job")
+        await trio.sleep(2.0)
+        assert runtime.permits.total == 6
+        await one.cancel(one.tasks(state="running").tasks[0].id)
+        await trio.sleep(0.0)
+        await until(one, lambda state: state.tasks.active == 2)
+        assert runtime.permits.total == 5
+        await two.close()
+        assert runtime.permits.total == 2
+        for _ in range(3):
+            await one.spawn("job", {"how": "fine"})
+        for task in one.tasks(state="running"):
+            await one.cancel(task.id)
+        await until_quiet(one)
+        assert runtime.permits.total == 0
+
+
+async def test_spawned_at_once_in_many_sessions_the_limit_still_holds(open_checked: Any, autojump_clock: Any) -> None:
+    """I19: sessions decide while others wait for the disk; the checker looks at every prefix of the journal."""
+    limits = Limits(runs_per_session=5, runs_per_runtime=7)
+    model = Scripted([reply("noted")], exhausted="repeat")
+    refused = 0
+    async with open_checked(model, tools=[Probe().slow()], limits=limits) as runtime:
+        sessions = [await runtime.session(f"s{number}") for number in range(6)]
+
+        async def greedy(session: Any) -> None:
+            nonlocal refused
+            for _ in range(4):
+                try:
+                    await session.spawn("slow")
+                except CommandRejected:
+                    refused += 1
+
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                nursery.start_soon(greedy, session)
+        assert runtime.permits.total == 7 and refused == 6 * 4 - 7
+        for session in sessions:
+            await until_quiet(session)
+        assert runtime.permits.total == 0
+
+
+async def test_a_silent_run_wakes_nobody(open_checked: Any, autojump_clock: Any) -> None:
+    """B6: signal_on_completion=false; its end goes along with the next notification that does wake."""
+    model = Scripted([reply(spawn(args={"seconds": 1.0}, signal_on_completion=False)), reply("ok"), reply("both")])
+    async with open_checked(model, tools=[Probe().slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await session.wait_task(only_task(session).id)
+        await trio.sleep(100.0)
+        assert len(model.requests) == 2
+        await session.notify("Also", "this")
+        await until_quiet(session)
+    assert model.requests[-1].messages[-1].text.count("[notification]") == 2
+
+
+# --- restarts (B10) ---
+
+
+@attrs.define
+class Machine:
+    """One disk, and processes on it, each started and killed in virtual time."""
+
+    open_checked: Any
+    disk: CrashDisk = attrs.Factory(CrashDisk)
+    processes: int = 0
+
+    def environment(self) -> Any:
+        self.processes += 1
+        return attrs.evolve(self.open_checked.environment(), pid=100 + self.processes)
+
+    def open(self, **settings: Any) -> Any:
+        return open_runtime("/state", environment=self.environment(), disk=self.disk, **settings)
+
+    def kill(self) -> None:
+        """What was synced is there, and nothing else is certain."""
+        self.disk = self.disk.crash(Fate.KEPT)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+async def left_running(machine: Machine, model: Scripted, probe: Probe, **options: Any) -> None:
+    """A process that dies while a run is under way."""
+    try:
+        async with machine.open(model=model, tools=[probe.slow(**options)]) as runtime:
+            session = await runtime.session("a")
+            if not session.tasks():
+                await session.ask("go")
+            await until(session, lambda state: state.tasks.active == 1)
+            await trio.testing.wait_all_tasks_blocked()
+            machine.disk.cut_power_before(machine.disk.steps + 1)
+            raise Killed
+    except BaseException as error:
+        assert _only_kill(error), error
+    machine.kill()
+
+
+def _only_kill(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_only_kill(each) for each in error.exceptions)
+    return isinstance(error, Killed | PowerCut | JournalFailed)
+
+
+async def test_an_idempotent_run_is_attached_again_at_most_three_times_in_all(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B10: attempt + 1, from the runtime's own registry; the fourth process gives it up as interrupted, with one notification."""
+    machine, probe = Machine(open_checked), Probe()
+    for _ in range(3):
+        await left_running(machine, spill_script(seconds=500.0), probe, idempotent=True)
+    assert probe.attempts == [1, 2, 3]
+    model = Scripted([reply("noted")])
+    async with machine.open(model=model, tools=[probe.slow(idempotent=True)]) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        task = only_task(session)
+        assert task.state is TaskState.INTERRUPTED and "tried 3 times" in task.summary
+    assert probe.attempts == [1, 2, 3]
+    open_checked.check(machine.disk)
+    assert len(events_of(journal, "TaskInterrupted")) == 1 and len(events_of(journal, "TaskReattached")) == 2
+
+
+async def test_a_run_that_is_attached_again_ends_as_any_other(open_checked: Any, autojump_clock: Any) -> None:
+    """B10: its end and its one notification come from the new attempt; the idempotency key is the old one."""
+    machine, probe = Machine(open_checked), Probe()
+    await left_running(machine, spill_script(seconds=50.0), probe, idempotent=True)
+    model = Scripted([reply("noted")])
+    async with machine.open(model=model, tools=[probe.slow(idempotent=True)]) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        task = only_task(session)
+        assert task.state is TaskState.SUCCEEDED and task.attempt == 2
+    assert probe.attempts == [1, 2] and len({each.idempotency_key for each in probe.contexts}) == 1
+    open_checked.check(machine.disk)
+
+
+async def test_a_run_that_may_happen_once_ends_as_interrupted(open_checked: Any, autojump_clock: Any) -> None:
+    """B10, I4: nobody knows how far it got; it is never started again, and its session is told."""
+    machine, probe = Machine(open_checked), Probe()
+    await left_running(machine, spill_script(seconds=50.0), probe)
+    model = Scripted([reply("noted")])
+    async with machine.open(model=model, tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        assert only_task(session).state is TaskState.INTERRUPTED
+    assert probe.attempts == [1] and "task interrupted" in model.requests[0].messages[-1].text
+    open_checked.check(machine.disk)
+
+
+async def test_a_second_process_is_refused_and_changes_nothing(open_checked: Any, autojump_clock: Any) -> None:
+    """B10: the lock says whether the owner is gone; a live owner's runs are left alone."""
+    machine, probe = Machine(open_checked), Probe()
+    async with machine.open(model=spill_script(seconds=50.0), tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        before = machine.disk.tree()
+        with pytest.raises(JournalLocked):
+            async with open_runtime("/state", disk=machine.disk.process(), environment=machine.environment()):
+                raise AssertionError("two owners")
+        assert {k: v for k, v in machine.disk.tree().items() if "lock" not in k} == {
+            k: v for k, v in before.items() if "lock" not in k
+        }
+        assert only_task(session).state is TaskState.RUNNING
+        await until_quiet(session)
+        assert only_task(session).state is TaskState.SUCCEEDED
+    open_checked.check(machine.disk)
+
+
+async def test_an_actor_that_crashes_loses_its_runs_and_says_so(open_checked: Any, autojump_clock: Any) -> None:
+    """B10, I4: the process lives, but what the actor ran is gone: a run that may happen once is not started again."""
+    machine, probe = Machine(open_checked), Probe()
+    async with machine.open(model=spill_script(seconds=50.0), tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+
+        async def crash() -> None:
+            raise RuntimeError("a bug in the actor")
+
+        runtime._actors["a"].start(crash)
+        await until(session, lambda state: not state.tasks.live)
+        assert only_task(session).state is TaskState.INTERRUPTED and probe.attempts == [1]
+        await until_quiet(session)
+    open_checked.check(machine.disk)
+
+
+# --- the records and their tools (B11-B13) ---
+
+
+async def test_a_run_that_asks_waits_for_input_and_goes_on_with_the_answer(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B11: running -> awaiting_input -> running; the model hears of the question and answers it with message_task."""
+
+    @tool(background=True)
+    async def painter(context: ToolContext) -> str:
+        """Needs to know the colour."""
+        await trio.sleep(1.0)
+        reply = await context.ask_user(Question("Which colour?", choices=("red", "blue")))
+        return f"painted {reply.values[0]}"
+
+    def answer(request: Any) -> Any:
+        task_id = session.tasks().tasks[0].id
+        return reply(call("message_task", task_id=task_id, text="blue"))
+
+    model = Scripted([reply(call("painter")), reply("wait"), answer, reply("told it"), reply("noted")])
+    async with open_checked(model, tools=[painter]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until(session, lambda state: any(t.state is TaskState.AWAITING_INPUT for t in state.tasks.live.values()))
+        assert only_task(session).input_request["questions"][0]["text"] == "Which colour?"
+        assert session.questions[0].task_id == only_task(session).id
+        await until_quiet(session)
+        assert only_task(session).result == "painted blue" and not session.questions
+    assert len(events_of(journal, "TaskInputRequested", "TaskInputAnswered")) == 2
+
+
+async def test_messages_go_both_ways(open_checked: Any, autojump_clock: Any) -> None:
+    """B12: to the run, and from it; kept with the task."""
+
+    @tool(background=True)
+    async def friend(context: ToolContext) -> str:
+        """Talks."""
+        heard = [await context.receive_message(), await context.receive_message()]
+        context.say("I heard you")
+        return " and ".join(heard)
+
+    async with open_checked(Scripted([reply("noted")], exhausted="repeat"), tools=[friend]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("friend")
+        await session.message_task(task.id, "one")
+        await session.message_task(task.id, "two")
+        ended = await session.wait_task(task.id)
+        assert ended.result == "one and two"
+        assert [(m.direction, m.text) for m in ended.messages] == [
+            ("to_task", "one"),
+            ("to_task", "two"),
+            ("from_task", "I heard you"),
+        ]
+        with pytest.raises(CommandRejected, match="is succeeded and cannot be sent messages"):
+            await session.message_task(task.id, "three")
+        await until_quiet(session)
+
+
+async def test_the_task_tools_show_and_cancel(open_checked: Any, autojump_clock: Any) -> None:
+    """T13, B12, B13: list, get, wait and cancel, as the model uses them; there by themselves since a tool supports the background."""
+
+    def about(name: str, **more: Any) -> Any:
+        return lambda request: reply(call(name, task_id=session.tasks().tasks[0].id, **more))
+
+    model = Scripted(
+        [
+            reply(spawn(args={"seconds": 100.0}, title="Dig")),
+            reply(call("list_tasks", state="running")),
+            about("wait_task", timeout_s=3),
+            about("cancel_task", reason="enough"),
+            about("wait_task", timeout_s=3),
+            about("get_task"),
+            reply(call("get_task", task_id="task_nowhere")),
+            reply("done"),
+        ],
+        exhausted="repeat",
+    )
+    async with open_checked(model, tools=[Probe().slow()], limits=Limits(max_steps=20)) as runtime:
+        session = await runtime.session("a")
+        names = {"spawn_background", "list_tasks", "get_task", "cancel_task", "message_task", "wait_task"}
+        await session.ask("go")
+        assert names <= {spec.name for spec in model.requests[0].tools}
+        await until_quiet(session)
+    assert [line["title"] for line in answers(model, 2)[0]["tasks"]] == ["Dig"]
+    assert answers(model, 3)[0]["done"] is False and answers(model, 3)[0]["detail"] == "digging"
+    assert answers(model, 4)[0]["cancelled"] is True
+    assert answers(model, 5)[0]["done"] is True and answers(model, 5)[0]["state"] == "cancelled"
+    assert answers(model, 6)[0]["events"][-1]["what"] == "cancelled"
+    assert "list_tasks shows their ids" in answers(model, 7)[0]
+
+
+async def test_without_tools_for_the_background_there_are_none_to_manage_it(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """T13."""
+
+    @tool
+    async def plain() -> int:
+        """Nothing special."""
+        return 1
+
+    model = Scripted([reply("hello")])
+    async with open_checked(model, tools=[plain]) as runtime:
+        await (await runtime.session("a")).ask("hi")
+    assert [spec.name for spec in model.requests[0].tools] == ["plain"]
+
+
+async def test_lists_filter_and_page_over_sessions_newest_first(open_checked: Any, autojump_clock: Any) -> None:
+    """B13: by state, kind and session; pages stay right."""
+    model = Scripted([reply("noted")], exhausted="repeat")
+    limits = Limits(runs_per_session=20)
+    async with open_checked(model, tools=[Probe().slow()], limits=limits, complete=False) as runtime:
+        one, two = await runtime.session("one"), await runtime.session("two")
+        for number in range(4):
+            await one.spawn("slow", {"seconds": 1.0}, title=f"one {number}")
+            await two.spawn("slow", {"seconds": 100.0}, title=f"two {number}")
+            await trio.sleep(0.01)
+        await until_quiet(one)
+        assert [task.about.title for task in runtime.tasks(session="one")] == [f"one {n}" for n in (3, 2, 1, 0)]
+        assert {task.about.session for task in runtime.tasks(state="running")} == {"two"}
+        assert len(runtime.tasks(kind="background")) == 8 and not runtime.tasks(kind="subagent")
+        first = runtime.tasks(limit=3)
+        rest = runtime.tasks(limit=50, before=first.before)
+        assert len(first) == 3 and len(rest) == 5 and not {t.id for t in first} & {t.id for t in rest}
+        assert runtime.task(first.tasks[0].id) == first.tasks[0] and runtime.task("nowhere") is None
+        with pytest.raises(CommandRejected, match="the states are"):
+            runtime.tasks(state="sleeping")
+
+
+async def test_ended_tasks_are_kept_until_an_explicit_sweep(open_checked: Any, autojump_clock: Any) -> None:
+    """B13: 30 days, then archived by a sweep and by nothing else."""
+    model = Scripted([reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[Probe().slow()]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("slow", {"seconds": 1.0})
+        await until_quiet(session)
+        await trio.sleep(29 * 86_400.0)
+        assert await runtime.sweep_tasks() == 0
+        await trio.sleep(2 * 86_400.0)
+        assert session.task(task.id) is not None
+        assert await runtime.sweep_tasks() == 1 and session.task(task.id) is None
+
+
+async def test_the_detail_view_has_the_whole_result(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
+    """B12: the task, its result also where it is longer than the record keeps, and its last events."""
+
+    @tool(background=True)
+    async def long_winded() -> str:
+        """Says much."""
+        return "x" * 20_000
+
+    model = Scripted([reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[long_winded], **with_files(open_checked, tmp_path)) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("long_winded")
+        await until_quiet(session)
+        detail = await runtime.task_detail(task.id, entries=2)
+        assert detail is not None and detail.task.result is None and detail.result == "x" * 20_000
+        assert [entry.what for entry in detail.entries] == ["started", "succeeded"]
