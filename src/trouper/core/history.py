@@ -28,7 +28,7 @@ class History:
 
     def append(self, message: Message) -> History:
         return History(
-            messages=(*self.messages, message),
+            messages=self.messages + (message,),  # noqa: RUF005 - the unpacking form copies twice
             tokens=self.tokens + estimate_message(message),
             sound=self.sound and _may_follow(self.messages[-1] if self.messages else None, message),
         )
