@@ -93,11 +93,13 @@ async def test_a_turn_that_was_cut_off_is_ended_visibly(autojump_clock, open_che
 
 async def test_what_a_user_has_seen_of_a_reply_is_kept(autojump_clock, open_checked, journal):
     """J12, L13: as far as the journal knows it."""
-    disk = await killed_at(open_checked, 5, Scripted([reply(*"abcdefghij")], delay_s=1.0))
+    disk = await killed_at(
+        open_checked, 5, Scripted([reply(*["one ", "two ", "three ", "four ", "five ", "six ", "seven "])], delay_s=1.0)
+    )
     model = Scripted([reply("Go on.")])
     async with process(open_checked, disk, model) as runtime:
         session = await runtime.session("s")
-        assert session.last.text.startswith("abc")
+        assert session.last.text.startswith("one two three")
         assert session.history[-1].kind == "cut_short"
         await session.ask("and?")
     assert model.requests[0].messages[1].text == session.history[1].text

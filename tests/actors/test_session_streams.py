@@ -325,12 +325,33 @@ async def test_usage_of_a_call_that_failed_is_counted(autojump_clock, open_check
 
 async def test_what_was_seen_of_a_slow_reply_is_in_the_journal_before_its_end(autojump_clock, open_checked, journal):
     """J1: a crash loses at most what was said in the last moments."""
-    async with open_checked(Scripted([reply(*"abcdefghij")], delay_s=0.3)) as runtime:
+    async with open_checked(Scripted([reply(*["word "] * 10)], delay_s=0.3)) as runtime:
         session = await runtime.session("s")
         async with session.turn("hello") as turn:
             for _ in range(6):
                 await seen(turn, TextDelta)
             await trio.sleep(0.01)
-            assert session._state.turn.draft_text.startswith("abcd")
+            assert session._state.turn.draft_text.startswith("word word word ")
             await turn.wait_ended()
     assert recorded(journal, TurnEnded)[0].stop_reason == "end_turn"
+
+
+class WithNursery(Scripted):
+    """A client that keeps a task beside its stream: what it raises comes in a group."""
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            async with super().stream(request) as chunks:
+                yield chunks
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_fault_within_a_group_is_still_that_fault(autojump_clock, open_checked):
+    """L11: nurseries of a client are its own business."""
+    model = WithNursery([fail(RateLimited("slow")), reply(drop()), reply("Here."), fail(AuthFailed("no"))])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("hello")).text == "Here."
+        assert (await session.ask("hello")).error.kind == "auth"

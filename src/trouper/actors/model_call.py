@@ -22,7 +22,7 @@ from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
 from trouper.core.messages import Fault
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed
-from trouper.models._errors import HistoryRefused, MalformedReply, ModelError, ModelFault, NetworkFault
+from trouper.models._errors import HistoryRefused, MalformedReply, ModelError, ModelFault, NetworkFault, alone
 from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import Model, ModelRequest
 
@@ -66,6 +66,7 @@ class ModelCall:
         self._on_note = on_note
         self.draft = Draft()
         self._noted_text = self._noted_thinking = 0
+        self._noted = False
         #: Whether the attempt under way got as far as a stream, and its number.
         self._streaming = False
         self._number = 1
@@ -145,10 +146,11 @@ class ModelCall:
                     # A generator that was not read to its end would be closed by the garbage collector, in a task of its own, some day.
                     if (close := getattr(chunks, "aclose", None)) is not None:
                         await close()
-        except ModelError as error:
-            self._error = error
-            return error.as_fault()
-        except Exception as error:  # A client is foreign code: what it raises ends this call, not the session.
+        except Exception as raised:  # A client is foreign code: what it raises ends this call, not the session.
+            error = alone(raised)
+            if isinstance(error, ModelError):
+                self._error = error
+                return error.as_fault()
             logger.exception("the client of model %r failed", self._model.name)
             # Without its text, which may hold anything, a key included; the log has it.
             return ModelFault(f"the client of model {self._model.name!r} raised {type(error).__name__}").as_fault()
@@ -201,7 +203,10 @@ class ModelCall:
     def _note(self) -> None:
         # Whole words only: a key must not slip through in two halves (J8).
         text, thinking = _whole_words(self.draft.text), _whole_words(self.draft.thinking)
-        if self._on_note is not None and (len(text) > self._noted_text or len(thinking) > self._noted_thinking):
+        more = len(text) > self._noted_text or len(thinking) > self._noted_thinking
+        # That something was seen is noted even if no word of it is whole: it must never be said twice (L13).
+        if self._on_note is not None and self.draft.progressed and (more or not self._noted):
+            self._noted = True
             self._on_note(text[self._noted_text :], thinking[self._noted_thinking :])
             self._noted_text, self._noted_thinking = len(text), len(thinking)
 

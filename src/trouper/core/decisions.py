@@ -642,7 +642,8 @@ def _recover_turn(decision: Decision, command: Recover) -> None:
         return
     open_calls = tuple(call for call in turn.calls if call.phase is not CallPhase.ENDED)
     decision.emit(RecoveryNoted(command.at, turn.number, tuple(call.id for call in open_calls)))
-    if command.resume and not (state.phase is Phase.THINKING and turn.draft_text.strip()):
+    # Output that a user has seen is never produced twice (L13): such a step is not asked again.
+    if command.resume and not (state.phase is Phase.THINKING and turn.progressed):
         _resume_calls(decision, open_calls, command.at)
         return
     for call in open_calls:

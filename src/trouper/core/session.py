@@ -158,6 +158,8 @@ class Turn:
     #: Seen of the reply that is under way, as far as the journal knows.
     draft_text: str = ""
     draft_thinking: str = ""
+    #: Something of it was seen, by whoever watched.
+    progressed: bool = False
     #: The last step's calls and results, and how often they came in a row (L23).
     fingerprint: tuple[tuple[str, Json, Json], ...] = ()
     repeats: int = 0
@@ -277,13 +279,20 @@ def _with_queue_taken(state: State) -> State:
 def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
     turn = state.in_turn
     spent = state.spent if event.step == turn.step else changed(state.spent, steps=state.spent.steps + 1)
-    turn = changed(turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="")
+    turn = changed(
+        turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="", progressed=False
+    )
     return changed(state, phase=phase, turn=turn, spent=spent)
 
 
 def _progressed(state: State, event: ModelProgressed, phase: Phase) -> State:
     turn = state.in_turn
-    turn = changed(turn, draft_text=turn.draft_text + event.text, draft_thinking=turn.draft_thinking + event.thinking)
+    turn = changed(
+        turn,
+        draft_text=turn.draft_text + event.text,
+        draft_thinking=turn.draft_thinking + event.thinking,
+        progressed=True,
+    )
     return changed(state, phase=phase, turn=turn)
 
 

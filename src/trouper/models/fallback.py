@@ -18,7 +18,7 @@ import trio
 from trouper._errors import ConfigError
 from trouper.core.messages import Fault
 from trouper.core.values import changed
-from trouper.models._errors import ModelError, ModelFault, NetworkFault
+from trouper.models._errors import ModelError, ModelFault, NetworkFault, alone
 from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk
 from trouper.models.protocol import Model, ModelRequest
 
@@ -119,7 +119,12 @@ class _Stream:
     async def _leave(self, error: BaseException) -> None:
         """Close the stream of a model that failed, and go on to the next; a cancel from outside passes through."""
         opened, self._opened = self._opened, AsyncExitStack()
-        await opened.__aexit__(type(error), error, error.__traceback__)
+        try:
+            await opened.__aexit__(type(error), error, error.__traceback__)
+        except Exception as raised:
+            error = raised
+        if isinstance(error, Exception):
+            error = alone(error)
         if self._scope.cancelled_caught:
             self._switch(NetworkFault(f"{self._models[0].name} said nothing for {self._patience_s} s"))
         elif isinstance(error, ModelError):

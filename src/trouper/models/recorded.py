@@ -330,30 +330,33 @@ def _short(value: Json) -> str:
 
 def chunks_of(replied: ModelReplied) -> tuple[Chunk, ...]:
     """The stream that a recorded reply was made from: text and thinking in the very pieces that came; calls whole, with the arguments as everybody saw them."""
-    cuts = iter(replied.cuts)
-    left = len(replied.cuts)
+    cuts = list(reversed(replied.cuts))
     chunks: list[Chunk] = []
     calls = 0
 
-    def pieces(text: str) -> Iterator[str]:
-        nonlocal left
+    def pieces(text: str, closed: bool = False) -> Iterator[str]:
         start = 0
-        while left and start < len(text):
-            end = start + next(cuts)
-            left -= 1
+        while cuts and start < len(text):
+            end = start + cuts.pop()
             yield text[start:end]
             start = end
         if start < len(text):  # Not recorded with the event: one piece.
             yield text[start:]
+        # Empty pieces at the end are this part's own, unless its last piece sealed it.
+        while cuts and cuts[-1] == 0 and (not closed or not text):
+            cuts.pop()
+            yield ""
+            if closed:
+                return
 
     for part in replied.message.parts:
         match part:
             case Text(text, opaque):
-                made = [TextChunk(piece) for piece in pieces(text)] or [TextChunk("")]
+                made = [TextChunk(piece) for piece in pieces(text, opaque is not None)] or [TextChunk("")]
                 made[-1] = TextChunk(made[-1].text, opaque)
                 chunks += made
             case Thinking(text, signature, opaque):
-                chunks += [ThinkingChunk(piece) for piece in pieces(text)]
+                chunks += [ThinkingChunk(piece) for piece in pieces(text, True) if piece]
                 if signature is not None or opaque is not None:
                     chunks.append(ThinkingChunk("", signature, opaque))
             case ToolCall():
