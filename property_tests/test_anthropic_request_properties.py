@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from trouper.actors.draft import Draft
 from trouper.core.messages import Json, Message, Opaque, Part, ProviderPart, Text, Thinking, ToolCall, ToolSpec
+from trouper.models._errors import ModelError
 from trouper.models.anthropic import API_VERSION
 from trouper.models.anthropic_reply import MessagesReply
 from trouper.models.anthropic_request import CacheLife, MessagesRequestBuilder, ThinkingForm, clean_id, map_blocks
 from trouper.models.protocol import ModelRequest
 from trouper.models.sse import ServerEvent
 from trouper.testing.server.anthropic import request_problem
-from trouper.testing.strategies import histories, json_objects, names, signatures, texts, tool_specs
+from trouper.testing.strategies import histories, json_objects, json_values, names, signatures, texts, tool_specs
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SEARCH = Opaque("anthropic", {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}})  # fmt: skip
@@ -321,3 +322,63 @@ def test_ids_are_such_as_anthropic_takes_and_stay_apart(given_ids: list[str]) ->
     clean = [clean_id(given_id) for given_id in given_ids]
     assert len(set(clean)) == len(clean)
     assert all(name.replace("_", "a").replace("-", "a").isalnum() and name.isascii() for name in clean if name)
+
+
+BLOCK = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.one_of(st.sampled_from(["text", "thinking", "redacted_thinking", "tool_use", "new"]), json_values()),
+        "text": json_values(),
+        "thinking": json_values(),
+        "signature": json_values(),
+        "id": json_values(),
+        "name": json_values(),
+        "input": json_values(),
+        "citations": json_values(),
+    },
+)
+DELTA = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.one_of(
+            st.sampled_from(["text_delta", "thinking_delta", "signature_delta", "input_json_delta", "citations_delta"]),
+            json_values(),
+        ),
+        "text": json_values(),
+        "thinking": json_values(),
+        "signature": json_values(),
+        "partial_json": json_values(),
+        "citation": json_values(),
+        "stop_reason": json_values(),
+        "stop_details": json_values(),
+    },
+)
+KINDS = ["message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "ping", "new"]  # fmt: skip
+EVENT = st.fixed_dictionaries(
+    {"type": st.sampled_from(KINDS)},
+    optional={
+        "index": st.one_of(st.integers(0, 2), json_values()),
+        "content_block": st.one_of(BLOCK, json_values()),
+        "delta": st.one_of(DELTA, json_values()),
+        "message": json_values(),
+        "usage": st.one_of(json_values(), st.dictionaries(st.sampled_from(["input_tokens", "output_tokens_details"]), json_values())),
+    },
+)  # fmt: skip
+
+
+@settings(FEW, max_examples=150)
+@given(st.lists(EVENT, max_size=6))
+def test_whatever_a_server_sends_a_reply_or_a_model_error_comes_of_it(events: list[Any]) -> None:
+    """M4: odd values where nobody expects them harm nobody; what is said is well-formed."""
+    reader, draft = MessagesReply(), Draft()
+    try:
+        for event in [*events, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}]:
+            for chunk in reader.take(ServerEvent(json.dumps(event).encode(), event["type"])):
+                draft.add(chunk)
+        for chunk in reader.end():
+            draft.add(chunk)
+    except ModelError:
+        return
+    message = draft.message(1, 1, [{} for _ in draft.open_calls])
+    json.dumps(map_blocks(message, message, False))
+    assert draft.done is not None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trouper.actors.draft import Draft
 from trouper.core.messages import Json, Message, Opaque, ProviderPart, Text, Thinking, ToolCall, ToolSpec
+from trouper.models._errors import ModelError
 from trouper.models.openai_reply import ChatReply
 from trouper.models.openai_request import ChatRequestBuilder, Dialect, assistant_message, is_strict
 from trouper.models.protocol import ModelRequest
@@ -241,3 +242,59 @@ def test_strict_mode_is_asked_for_only_where_it_is_taken(properties: dict[str, J
     assert is_strict({"type": "array", "items": schema}) == closed
     if properties:
         assert not is_strict({**schema, "required": []})
+
+
+CALL_FRAGMENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "index": st.one_of(st.integers(0, 2), json_values()),
+        "id": st.one_of(st.sampled_from(["a", "b", ""]), json_values()),
+        "function": st.one_of(
+            json_values(),
+            st.fixed_dictionaries({}, optional={"name": st.one_of(names(), json_values()), "arguments": json_values()}),
+        ),
+        "extra": json_values(),
+    },
+)
+DELTA = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.one_of(texts(), st.lists(json_values(), max_size=2), json_values()),
+        "reasoning": st.one_of(texts(), json_values()),
+        "reasoning_content": json_values(),
+        "reasoning_details": st.one_of(st.lists(st.one_of(json_objects(), json_values()), max_size=2), json_values()),
+        "refusal": json_values(),
+        "tool_calls": st.one_of(st.lists(st.one_of(CALL_FRAGMENT, json_values()), max_size=2), json_values()),
+        "function_call": json_values(),
+        "new": json_values(),
+    },
+)
+EVENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": st.one_of(
+            json_values(),
+            st.lists(st.fixed_dictionaries({}, optional={"delta": st.one_of(DELTA, json_values()), "finish_reason": json_values()}), max_size=2),
+        ),
+        "usage": st.one_of(json_values(), st.dictionaries(st.sampled_from(["prompt_tokens", "prompt_tokens_details"]), json_values())),
+    },
+)  # fmt: skip
+
+
+@settings(FEW, max_examples=150)
+@given(st.lists(EVENT, max_size=5))
+def test_whatever_a_server_sends_a_reply_or_a_model_error_comes_of_it(events: list[Any]) -> None:
+    """M4: odd values where nobody expects them harm nobody; what is said is well-formed."""
+    reader, draft = ChatReply("p"), Draft()
+    try:
+        for event in [*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]:
+            for chunk in reader.take(ServerEvent(json.dumps(event).encode())):
+                draft.add(chunk)
+        for chunk in reader.end():
+            draft.add(chunk)
+    except ModelError:
+        return
+    message = draft.message(1, 1, [{} for _ in draft.open_calls])
+    json.dumps(assistant_message(message, Dialect("p")))
+    assert draft.done is not None
+    assert all(isinstance(call.name, str) and call.name for call in message.calls)

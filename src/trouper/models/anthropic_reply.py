@@ -53,7 +53,7 @@ class MessagesReply:
 
     def __init__(self, credential: Credential | None = None) -> None:
         self._credential = credential
-        self._blocks: dict[object, _Block] = {}
+        self._blocks: dict[int, _Block] = {}
         self._calls = 0
         #: The last block was text, and nothing tells it from text that may follow.
         self._after_text = False
@@ -105,14 +105,14 @@ class MessagesReply:
         match kind:
             case "content_block_delta":
                 delta = value.get("delta")
-                block = self._blocks.get(value.get("index"))
+                block = self._blocks.get(_index(value))
                 if isinstance(delta, dict) and block is not None:
                     self._take_delta(block, delta, chunks)
             case "content_block_start":
                 if isinstance(block := value.get("content_block"), dict):
-                    self._start(value.get("index"), block, chunks)
+                    self._start(_index(value), block, chunks)
             case "content_block_stop":
-                self._stop_block(value.get("index"), chunks)
+                self._stop_block(_index(value), chunks)
             case "message_start":
                 message = value.get("message")
                 self._take_usage(message if isinstance(message, dict) else {}, chunks)
@@ -147,7 +147,7 @@ class MessagesReply:
         done = Done(_STOPS.get(stop, stop), clean_message(detail, self._credential) if detail else None)
         return [*chunks, *self._usage_chunk(), done]
 
-    def _start(self, index: object, value: dict[str, Json], chunks: list[Chunk]) -> None:
+    def _start(self, index: int, value: dict[str, Json], chunks: list[Chunk]) -> None:
         block = self._blocks[index] = _Block(dict(value), self._calls)
         match block.kind:
             case "text":
@@ -191,13 +191,14 @@ class MessagesReply:
                     chunks.append(CallDelta(block.call, fragment))
                 block.input.append(fragment)
             case {"type": "citations_delta", "citation": citation}:
-                block.value["citations"] = [*(block.value.get("citations") or ()), citation]
+                known = block.value.get("citations")
+                block.value["citations"] = [*(known if isinstance(known, list) else ()), citation]
             case _:
                 for key, value in delta.items():
                     if key != "type":
                         block.value[key] = merged(block.value.get(key), value)
 
-    def _stop_block(self, index: object, chunks: list[Chunk]) -> None:
+    def _stop_block(self, index: int, chunks: list[Chunk]) -> None:
         block = self._blocks.pop(index, None)
         if block is None:
             return
@@ -251,6 +252,11 @@ class MessagesReply:
             return []
         self._usage_told = usage
         return [UsageChunk(usage)]
+
+
+def _index(value: Mapping[str, Json]) -> int:
+    index = value.get("index")
+    return index if isinstance(index, int) else -1
 
 
 def _rest(value: Mapping[str, Json], *known: str) -> Opaque:

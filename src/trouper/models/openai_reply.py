@@ -69,7 +69,7 @@ class ChatReply:
         self._provider = provider
         self._credential = credential
         self._calls: list[_Call] = []
-        self._by_index: dict[object, _Call] = {}
+        self._by_index: dict[int | str, _Call] = {}
         self._usage: dict[str, Json] = {}
         self._usage_told = Usage()
         self._finish: str | None = None
@@ -251,13 +251,15 @@ class ChatReply:
         function = function if isinstance(function, dict) else {}
         given = fragment.get("id") if isinstance(fragment.get("id"), str) else None
         name = function.get("name")
-        call = self._call_of(fragment.get("index"), given or None, bool(name))
+        name = name if isinstance(name, str) else ""
+        index = fragment.get("index")
+        call = self._call_of(index if isinstance(index, int | str) else None, given or None, bool(name))
         call.id = call.id or given or None
         rest = {key: value for key, value in fragment.items() if key not in ("index", "id", "type", "function")}
         if within := {key: value for key, value in function.items() if key not in ("name", "arguments")}:
             rest["function"] = within
         call.rest |= {key: value for key, value in rest.items() if value is not None}
-        if isinstance(name, str) and name and not call.started:
+        if name and not call.started:
             call.started = True
             self._seal_reasoning(chunks)
             self._texting = False
@@ -274,7 +276,7 @@ class ChatReply:
         elif arguments is not None:
             call.arguments = arguments
 
-    def _call_of(self, index: object, given: str | None, named: bool) -> _Call:
+    def _call_of(self, index: int | str | None, given: str | None, named: bool) -> _Call:
         call = self._by_index.get(index) if index is not None else None
         if index is None and self._calls and not named and (given is None or self._calls[-1].id in (None, given)):
             call = self._calls[-1]
