@@ -98,6 +98,9 @@ tools_logger = logging.getLogger("trouper.tools")
 _GATHER_S = 0.1
 _RETELL_MAX_S = 60.0
 _LOOK_AT_CLOCK_S = 60.0
+#: What is further off than this is looked for less often.
+_FAR_OFF_S = 3_600.0
+_LOOK_SELDOM_S = 600.0
 #: Commands that are worth nothing after a crash of the machine: written, but nobody waits for the disk (J1).
 _BUFFERED = (NoteProgress, NoteRetry, ReportTaskProgress, WriteTaskOutput, BeatTask)
 #: What starts new work, and is refused while the disk is full (J11).
@@ -537,7 +540,8 @@ class SessionActor:
             found = self.state.schedules.active.get(work.schedule_id)
             if found is not None and found.seen_at - now > REBASE_AFTER_S:
                 await self._deliver(ClaimFires(now, self.schedule_limits()))
-            await trio.sleep(min(work.at - now, _LOOK_AT_CLOCK_S))
+            left = work.at - now
+            await trio.sleep(min(left, _LOOK_AT_CLOCK_S if left <= _FAR_OFF_S else _LOOK_SELDOM_S))
 
     async def _wait_deliverable(self, work: DeliverBatch) -> None:
         """Let what ends together be told together; after a failure wait longer and longer; and not while somebody types (B14, B15)."""

@@ -1,0 +1,272 @@
+"""Schedules through the runtime, in virtual time: fires, restarts, clocks that are set (B18-B20, I32)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from background_stage import Probe, events_of, until, until_quiet
+
+from trouper import Limits, ToolError, open_runtime
+from trouper.core.schedule import ScheduleState
+from trouper.core.task_record import TaskState
+from trouper.journal import JournalFailed
+from trouper.models.scripted import Scripted, call, reply
+from trouper.session import SessionEnded
+from trouper.testing.crash_disk import CrashDisk, PowerCut
+
+HOUR = 3_600.0
+
+
+def noted() -> Scripted:
+    return Scripted([reply("noted")], exhausted="repeat")
+
+
+async def test_a_fire_starts_the_run_itself_and_the_monitor_lists_it(open_checked: Any, autojump_clock: Any) -> None:
+    """B19: no model turn is needed; each run is a task, linked to its schedule."""
+    probe = Probe()
+    model = noted()
+    async with open_checked(model, tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        made = await session.create_schedule(title="Dig", cron="0 * * * *", tool="slow", arguments={"seconds": 1.0})
+        await trio.sleep(3 * HOUR + 60.0)
+        (schedule,) = session.schedules()
+        assert len(probe.started) == 3 and len(schedule.runs) == 3
+        assert [task.state for task in session.tasks()] == [TaskState.SUCCEEDED] * 3
+        task = session.task(schedule.runs[0])
+        assert task is not None and task.links[0].target == made["schedule_id"] and task.about.title == "Dig"
+        assert await session.cancel_schedule(made["schedule_id"])
+        await trio.sleep(5 * HOUR)
+        assert len(probe.started) == 3  # I32: never for a cancelled schedule.
+    # Every turn there was brought the end of a run; none was needed to start one.
+    assert all("task succeeded" in request.messages[-1].text for request in model.requests)
+
+
+async def test_a_message_comes_at_its_time_and_once(open_checked: Any, autojump_clock: Any) -> None:
+    """B18: one-shot, RFC 3339; B19: by choice a message to the session."""
+    model = noted()
+    async with open_checked(model) as runtime:
+        session = await runtime.session("a")
+        await session.create_schedule(title="Tea", at="2026-01-01T05:00:00+01:00", message="the tea is ready")
+        await trio.sleep(4 * HOUR - 1.0)
+        assert not model.requests
+        await trio.sleep(2.0)
+        await until_quiet(session)
+        assert session.schedules()[0].state is ScheduleState.FINISHED
+        await trio.sleep(100 * HOUR)
+    assert len(model.requests) == 1 and "> the tea is ready" in model.requests[0].messages[-1].text
+
+
+async def test_bad_input_is_a_clear_tool_error(open_checked: Any, autojump_clock: Any) -> None:
+    """B18: exactly one of the two, a time to come, an expression and a zone that exist, at most 5 active, 60 s apart."""
+    async with open_checked(noted(), tools=[Probe().slow()], limits=Limits(schedule_interval_s=300.0)) as runtime:
+        session = await runtime.session("a")
+        for options, told in [
+            ({"message": "x"}, "exactly one of cron"),
+            ({"message": "x", "cron": "0 * * * *", "at": "2030-01-01T00:00:00Z"}, "exactly one of cron"),
+            ({"message": "x", "at": "2020-01-01T00:00:00Z"}, "in the past"),
+            ({"message": "x", "at": "tomorrow"}, "RFC 3339"),
+            ({"message": "x", "cron": "every day"}, "every day"),
+            ({"message": "x", "cron": "0 0 31 2 *"}, "day-of-month"),
+            ({"message": "x", "cron": "* * * * *"}, "300 s is the shortest"),
+            ({"message": "x", "cron": "0 * * * *", "timezone": "Mars/Olympus"}, "Mars/Olympus"),
+            ({"cron": "0 * * * *"}, "exactly one thing"),
+            ({"cron": "0 * * * *", "tool": "slow", "message": "x"}, "exactly one thing"),
+            ({"cron": "0 * * * *", "tool": "sluw"}, "Did you mean 'slow'"),
+            ({"cron": "0 * * * *", "tool": "slow", "arguments": {"seconds": []}}, "seconds"),
+            ({"cron": "0 * * * *", "message": "x", "missed": "never"}, "'skip', 'once' or 'all'"),
+        ]:
+            with pytest.raises(ToolError, match=told):
+                await session.create_schedule(title="bad", **options)
+        for number in range(5):
+            await session.create_schedule(title=f"good {number}", cron="0 * * * *", message="x")
+        with pytest.raises(ToolError, match="already has 5 active schedules"):
+            await session.create_schedule(title="one more", cron="0 * * * *", message="x")
+        for each in session.schedules():
+            await session.cancel_schedule(each.id)
+
+
+async def test_the_model_makes_lists_and_cancels_schedules(open_checked: Any, autojump_clock: Any) -> None:
+    """B18, T13: by the tools; spawn_background takes a schedule too (B6)."""
+    from trouper.tools.builtin import cancel_schedule, create_schedule, list_schedules
+
+    def cancel(request: Any) -> Any:
+        return reply(*(call("cancel_schedule", schedule_id=each.id) for each in session.schedules()))
+
+    model = Scripted(
+        [
+            reply(
+                call("create_schedule", title="Tea", cron="0 16 * * *", timezone="Europe/London", message="tea"),
+                call("spawn_background", tool="slow", args={"seconds": 1}, schedule={"cron": "30 * * * *"}),
+                call(
+                    "spawn_background",
+                    tool="slow",
+                    args={},
+                    schedule={"cron": "0 * * * *", "at": "2030-01-01T00:00:00Z"},
+                ),
+                call("spawn_background", tool="slow", args={}, schedule={"at": "soon"}),
+            ),
+            reply(call("list_schedules")),
+            cancel,
+            reply("done"),
+        ]
+    )
+    tools = [Probe().slow(), create_schedule, list_schedules, cancel_schedule]
+    async with open_checked(model, tools=tools) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        assert [each.state for each in session.schedules()] == [ScheduleState.CANCELLED] * 2
+    made, spawned, both, bad = (answer.content for answer in model.requests[1].messages[-1].answers)
+    assert made["next"] == "2026-01-01T16:00:00.000Z" and made["timezone"] == "Europe/London"
+    assert spawned["status"] == "scheduled" and spawned["next"] == "2026-01-01T00:30:00.000Z"
+    assert "exactly one of cron" in both and "RFC 3339" in bad
+    (listed,) = (answer.content for answer in model.requests[2].messages[-1].answers)
+    assert {each["title"] for each in listed["schedules"]} == {"Tea", "Runs of slow"}
+
+
+async def test_a_run_that_finds_no_permit_is_told_and_the_schedule_goes_on(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B19, I19: the fire is completed with its refusal, and the session hears of it."""
+    model = noted()
+    async with open_checked(model, tools=[Probe().slow()], limits=Limits(runs_per_session=1)) as runtime:
+        session = await runtime.session("a")
+        await session.spawn("slow", {"seconds": 1.5 * HOUR})
+        made = await session.create_schedule(title="Dig", cron="0 * * * *", tool="slow", arguments={"seconds": 1.0})
+        await trio.sleep(1.1 * HOUR)
+        assert "nothing could be started" in model.requests[0].messages[-1].text
+        await trio.sleep(1.1 * HOUR)
+        assert len(session.schedules()[0].runs) == 1
+        await session.cancel_schedule(made["schedule_id"])
+        await until_quiet(session)
+
+
+async def test_a_schedule_outlives_its_process_and_makes_up_for_what_was_missed(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B18: survives a restart; missed fires by policy: skip, once, all up to a cap."""
+    disk = CrashDisk()
+    async with open_runtime("/state", model=noted(), disk=disk, environment=open_checked.environment()) as runtime:
+        for missed in ("skip", "once", "all"):
+            session = await runtime.session(missed)
+            await session.create_schedule(title=missed, cron="0 * * * *", message=f"missed {missed}", missed=missed)
+    await trio.sleep(6.5 * HOUR)
+    model = noted()
+    disk = disk.process()
+    environment = attrs.evolve(open_checked.environment(), pid=2)
+    async with open_runtime("/state", model=model, disk=disk, environment=environment) as runtime:
+        await trio.sleep(60.0)
+        told = {request.session: request.messages[-1].text.count("> missed") for request in model.requests}
+        assert told == {"once": 1, "all": 6}
+        fires = {each.session: (each.schedule.fires, each.schedule.skipped) for each in runtime.schedules}
+        assert fires == {"skip": (0, 6), "once": (1, 5), "all": (6, 0)}
+        await trio.sleep(HOUR)
+        assert {each.session: each.schedule.fires for each in runtime.schedules} == {"skip": 1, "once": 2, "all": 7}
+        for each in runtime.schedules.list(state="active"):
+            assert await runtime.schedules.cancel(each.schedule.id)
+        for name in ("skip", "once", "all"):
+            await until_quiet(await runtime.session(name))
+    open_checked.check(disk)
+
+
+@pytest.mark.parametrize("hours", [-3.0, -0.5, 0.5, 30.0])
+async def test_a_clock_that_is_set_makes_nothing_happen_twice(
+    open_checked: Any, autojump_clock: Any, journal: list[Any], hours: float
+) -> None:
+    """B18, B20: back by less than a day, each due time is dealt with once; forward, what was passed over is made up for once."""
+    async with open_checked(noted()) as runtime:
+        session = await runtime.session("a")
+        await session.create_schedule(title="Bell", cron="0 * * * *", message="ding")
+        await trio.sleep(2.2 * HOUR)
+        assert session.schedules()[0].fires == 2
+        open_checked.wall.leap(hours=hours)
+        await trio.sleep(8 * HOUR)
+        await session.cancel_schedule(session.schedules()[0].id)
+        await until_quiet(session)
+    dues = [event.due for event in events_of(journal, "ScheduleFireClaimed")]
+    assert len(dues) == len(set(dues)) and len(dues) >= 2 + (8 + min(0.0, hours)) - 1
+
+
+async def test_a_clock_that_was_far_ahead_is_noticed(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B18: a schedule that has seen the year 2030 does not wait for it once the clock is right again."""
+    async with open_checked(noted()) as runtime:
+        session = await runtime.session("a")
+        open_checked.wall.leap(years=4)
+        await session.create_schedule(title="Bell", cron="0 * * * *", message="ding")
+        await trio.sleep(2.2 * HOUR)
+        open_checked.wall.leap(years=-4)
+        await trio.sleep(5 * HOUR)
+        assert session.schedules()[0].fires >= 6
+        await session.cancel_schedule(session.schedules()[0].id)
+        await until_quiet(session)
+    assert len(events_of(journal, "ScheduleRebased")) == 1
+
+
+async def test_a_spring_of_days_in_no_time(open_checked: Any, autojump_clock: Any, journal: list[Any]) -> None:
+    """B20: time is injected. Sixty mornings in Berlin, the change to summer time among them, each once."""
+    model = noted()
+    open_checked.wall.leap(hours=24 * 59)
+    async with open_checked(model, limits=Limits(max_steps=1)) as runtime:
+        session = await runtime.session("a")
+        await session.create_schedule(title="Morning", cron="30 2 * * *", timezone="Europe/Berlin", message="ding")
+        await trio.sleep(60 * 24 * HOUR)
+        assert session.schedules()[0].fires == 60
+        await session.cancel_schedule(session.schedules()[0].id)
+        await until_quiet(session)
+    dues = [event.due for event in events_of(journal, "ScheduleFireClaimed")]
+    assert len(set(dues)) == 60 and sorted(dues) == dues
+
+
+async def test_a_crash_at_any_step_of_a_fire_acts_at_least_once_and_at_most_twice(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B18, I32: claimed and journaled before it acts, completed after; every write between the two is cut once."""
+
+    async def life(disk: CrashDisk, pid: int) -> Scripted:
+        model = noted()
+        environment = attrs.evolve(open_checked.environment(), pid=pid)
+        async with open_runtime("/state", model=model, disk=disk, environment=environment) as runtime:
+            session = await runtime.session("a")
+            if not session.schedules():
+                at = environment.utc().replace(microsecond=0).timestamp() + 600.0
+                from trouper.services.views import instant
+
+                await session.create_schedule(title="Bell", at=instant(at), message="ding")
+            await until(session, lambda state: not state.schedules.active)
+            await until_quiet(session)
+        return model
+
+    whole = CrashDisk()
+    begun = whole.steps
+    await life(whole, 1)
+    total = whole.steps
+    cuts = 0
+    for cut in range(begun + 1, total + 1):
+        disk = CrashDisk()
+        disk.cut_power_before(cut)
+        try:
+            await life(disk, 2)
+        except BaseException as error:
+            assert _is_power_cut(error), error
+        else:
+            continue
+        cuts += 1
+        disk = disk.crash(seed=cut)
+        await life(disk, 3)
+        open_checked.check(disk)
+        messages = events_of(open_checked.journal, "NotificationQueued")
+        assert len(messages) >= 1
+        for schedule in {each.notification.schedule_id for each in messages}:
+            assert sum(each.notification.schedule_id == schedule for each in messages) == 1
+    assert cuts > 10
+
+
+def _is_power_cut(error: BaseException) -> bool:
+    """Or what follows from one."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_power_cut(each) for each in error.exceptions)
+    return isinstance(error, PowerCut | JournalFailed | SessionEnded)
