@@ -366,7 +366,7 @@ EVENT = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(FEW, max_examples=150)
+@settings(FEW, max_examples=80)
 @given(st.lists(EVENT, max_size=6))
 def test_whatever_a_server_sends_a_reply_or_a_model_error_comes_of_it(events: list[Any]) -> None:
     """M4: odd values where nobody expects them harm nobody; what is said is well-formed."""

@@ -214,7 +214,8 @@ async def test_both_clients_see_the_same(script: list[Item], style: Style) -> No
     in_mid_stream = isinstance(script[-1], Status) and len(script) > 1
     async with serve_anthropic([script], repeat_last=True, style=style, api_key=KEY) as server:
         mine = await ours(server.url)
-        for sdk in SDKS:
+        # How the lines are written does not concern the others.
+        for sdk in SDKS if style == Style() else [sdk_stream]:
             got = await trio.to_thread.run_sync(sdk, server.url)
             if got.error is not None:
                 assert mine.error is not None
