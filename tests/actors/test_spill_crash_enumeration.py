@@ -87,6 +87,21 @@ def is_crash(error: BaseException) -> bool:
     return isinstance(error, PowerCut | JournalFailed | SessionEnded)
 
 
+def kill_before(world: World, cut: int, idempotent: bool) -> None:
+    """The world as a process leaves it that is killed before this step: what it has written is the kernel's, synced or not."""
+    found: list[tuple[CrashDisk, list[str]]] = []
+
+    def watch(step: Any) -> None:
+        if step.number == cut:
+            found.append((world.disk.fork(), list(world.probe.started) if world.probe is not None else []))
+
+    world.disk.watch(watch)
+    live(world, idempotent)  # To its end: what comes after the kill happens in no world.
+    world.disk.watch(None)
+    world.disk, started = found[0]
+    world.probe.started[:] = started
+
+
 def judge(world: World, where: str) -> tuple[str, int]:
     """The story's end on disk; how it ended, and how often it was told."""
     records = list(records_of(Reader(world.disk, "/state")))
@@ -121,22 +136,19 @@ def test_a_crash_at_every_write_leaves_one_end_and_one_notification(idempotent: 
     told_again = crashes = 0
     for cut in range(1, total + 1):
         world = World()
-        world.disk.cut_power_before(cut)
-        try:
-            live(world, idempotent)
-        except BaseException as error:
-            assert is_crash(error), error
-        else:
-            continue
-        crashes += 1
         if fate == "killed":
-            # The kernel has what was written, synced or not; and the power stays.
-            world.disk.cut_power_before(None)
-            world.disk = world.disk.kill()
-        elif fate == "torn":
-            world.disk = world.disk.crash(seed=cut)
+            kill_before(world, cut, idempotent)
         else:
-            world.disk = world.disk.crash(Fate.KEPT if fate == "kept" else Fate.DROPPED)
+            world.disk.cut_power_before(cut)
+            try:
+                live(world, idempotent)
+            except BaseException as error:
+                assert is_crash(error), error
+            else:
+                continue
+            fates = {"kept": Fate.KEPT, "dropped": Fate.DROPPED}
+            world.disk = world.disk.crash(fates.get(fate), seed=cut)
+        crashes += 1
         live(world, idempotent)
         end, told = judge(world, f"cut before step {cut}, {fate}")
         ends[end] = ends.get(end, 0) + 1
