@@ -357,7 +357,7 @@ class Session(BackgroundSide):
         feed = Feed(self._actor.outfit.limits.subscriber_events)
         self._actor.turn_feeds.append(feed)
         try:
-            yield _watched(feed)
+            yield _Watching(feed)
         finally:
             self._actor.turn_feeds.remove(feed)
 
@@ -430,14 +430,20 @@ class Session(BackgroundSide):
         return self._actor.ground.environment.now()
 
 
-async def _watched(feed: Feed) -> AsyncIterator[Any]:
-    while True:
+class _Watching:
+    """An object rather than a generator: whoever stops reading in the middle leaves nothing behind that has to be closed."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def __aiter__(self) -> _Watching:
+        return self
+
+    async def __anext__(self) -> Any:
         try:
-            async for event in feed:
-                yield event
-            return
+            return await self._feed.receive()
         except Lagged:
-            yield CaughtUp()
+            return CaughtUp()
 
 
 def _attached(item: Attachment, limit: int) -> Media:
