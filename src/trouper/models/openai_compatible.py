@@ -86,7 +86,11 @@ class OpenAICompatible:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         event_bytes_max: int = EVENT_BYTES_MAX,
     ) -> None:
-        """`config`: fields of the body in the wire's own words, such as `{"reasoning_effort": "high"}`."""
+        """`config`: fields of the body in the wire's own words, such as `{"reasoning_effort": "high"}`.
+
+        `provider`: who is asked, where the address does not tell: what is opaque is returned to its own provider only, and all
+        servers of one's own count as one. `"openai"` also says that the limit of a reply is called `max_completion_tokens`.
+        """
         if not model or not isinstance(model, str):
             raise ConfigError(f"{model!r} is not a model's name; write one like 'gpt-5.6-sol'", model=model)
         if reasoning not in ("auto", "always", "never"):
