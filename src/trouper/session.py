@@ -215,19 +215,18 @@ class Session(BackgroundSide):
             if verdict.denied is not None:
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if model is not None:
-            command = attrs.evolve(command, options=attrs.evolve(command.options, window=model.context_window))
+            options = attrs.evolve(command.options, model=model.name, window=model.context_window)
+            command = attrs.evolve(command, options=options)
+            self._actor.overrides[model.name] = model
         feeds.append(feed)
-        usual = self._actor.outfit
         turn: Turn | None = None
         try:
-            if model is not None:
-                self._actor.outfit = attrs.evolve(usual, model=model)
             try:
                 with trio.CancelScope(shield=True):  # Whether the turn began has to be known, or nobody could end it.
                     begun = await self._ask(command)
             finally:
                 if model is not None:
-                    self._actor.outfit = usual
+                    self._actor.overrides.pop(model.name, None)
             turn = Turn(self, feed, begun.state.turns, output)
             yield turn
         finally:

@@ -6,8 +6,8 @@ import pytest
 import trio
 from session_watch import names, recorded, seen, watched
 
-from trouper import CommandRejected, Limits, Media, ToolContext, TurnFailed, Usage, UsageError, tool
-from trouper.core.events import InputReceived, ModelReplied, StepStarted, TurnEnded
+from trouper import CommandRejected, Limits, Media, ToolContext, TurnFailed, Usage, UsageError, open_runtime, tool
+from trouper.core.events import InputReceived, ModelReplied, StepStarted, TurnEnded, TurnStarted
 from trouper.core.live import CallAnnounced, TextDelta, ThinkingDelta
 from trouper.core.messages import Message, Opaque, ProviderPart, Text, Thinking
 from trouper.models import (
@@ -26,6 +26,7 @@ from trouper.models import (
     think,
 )
 from trouper.session import SessionEnded
+from trouper.testing.schedule import run_simulated
 
 
 @tool(readonly=True)
@@ -310,6 +311,41 @@ async def test_the_model_of_a_session_and_of_one_turn_can_be_changed(autojump_cl
         await runtime.session("s", model=other)
         assert (await session.ask("4")).text == "other"
         assert (await (await runtime.session("t")).ask("5")).text == "usual"
+
+
+def test_a_model_for_one_turn_is_for_that_turn_alone():
+    """M6: input that was there first starts its turn with the session's own model, though both wait together."""
+
+    async def main() -> list[str]:
+        usual, once = (Scripted([reply(f"from {name}")], name=f"test:{name}") for name in ("usual", "once"))
+        async with open_runtime("/state", model=usual, durability="memory") as runtime:
+            session = await runtime.session("s")
+            refused: list[str] = []
+
+            async def ask() -> None:
+                try:
+                    await session.ask("second", model=once)
+                except CommandRejected:
+                    refused.append("refused")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.send, "first")
+                nursery.start_soon(ask)
+            while session.last is None:
+                await trio.sleep(1)
+            return [*refused, session.last.text]
+
+    assert run_simulated(main, choices=[]) == ["refused", "from usual"]
+
+
+async def test_each_turn_records_the_model_that_it_ran_with(autojump_clock, open_checked, journal):
+    """M6"""
+    usual, once = Scripted([reply("a")], name="test:usual"), Scripted([reply("b")], name="test:once")
+    async with open_checked(usual) as runtime:
+        session = await runtime.session("s")
+        await session.ask("1")
+        await session.ask("2", model=once)
+    assert [started.options.model for started in recorded(journal, TurnStarted)] == ["test:usual", "test:once"]
 
 
 async def test_a_turn_keeps_its_model_to_the_end_although_the_session_changes(autojump_clock, open_checked):

@@ -136,6 +136,7 @@ class Outfit:
         return TurnOptions(
             max_steps=limits.max_steps,
             parallel_calls=limits.parallel_calls,
+            model=self.model.name,
             window=self.model.context_window,
             compaction=limits.compaction,
             loop_warn=limits.loop_warn,
@@ -203,6 +204,8 @@ class SessionActor:
     state: State = field(factory=State)
     #: The number of the next event.
     next_seq: int = 0
+    #: Models that a turn may be started with in place of the session's own, by name (M6).
+    overrides: dict[str, Model] = field(factory=dict)
     turn_feeds: list[Feed] = field(factory=list)
     event_feeds: list[Feed] = field(factory=list)
     #: Of those who only wait for the end of a turn.
@@ -390,7 +393,8 @@ class SessionActor:
                 )
             if kind is TurnStarted:
                 self._specs = self.outfit.registry.specs(self._revealed())
-                self._turn_outfit = self.outfit
+                once = self.overrides.get(event.options.model or "") if self.overrides else None
+                self._turn_outfit = self.outfit if once is None else changed(self.outfit, model=once)
             elif kind in OBSERVED:
                 self._runs.observe(event)
             elif kind is TurnEnded:
@@ -700,7 +704,7 @@ class SessionActor:
 
     async def _summarise(self, split: int, running: Running) -> Command | None:
         """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
-        outfit = self._turn_outfit or self.outfit
+        outfit = (self._turn_outfit if self.state.turn is not None else None) or self.outfit
         ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
         request = ModelRequest(
             messages=(*repaired(self.state.history.messages[:split]), ask),

@@ -120,6 +120,8 @@ class TurnOptions:
 
     max_steps: int = 8
     parallel_calls: int = 32
+    #: The model's name.
+    model: str | None = None
     #: Tokens that fit into the model, if known.
     window: int | None = None
     compaction: Compaction = field(factory=Compaction)
