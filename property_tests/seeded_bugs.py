@@ -1,0 +1,641 @@
+"""The list of seeded bugs: mistakes that somebody could make in the core or the actors, and which tests have to notice (see `mutants.py`).
+
+Each is a piece of text that occurs exactly once in its file, and what takes its place. `tests/test_mutants.py` checks that, so the list cannot rot.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+# Where bugs of a kind show, fastest first.
+CORE = "property_tests/test_session_properties.py"
+COMPACTION = "property_tests/test_compaction_properties.py"
+HISTORY = "property_tests/test_history_properties.py"
+CODEC = "property_tests/test_codec_properties.py"
+SEEDED = "tests/actors/test_session_seeded.py"
+CANCEL = "tests/actors/test_cancel_everywhere.py"
+CRASH = "tests/actors/test_crash_everywhere.py"
+STREAMS = "tests/actors/test_session_streams.py"
+STEERING = "tests/actors/test_session_steering.py"
+TOOLS = "tests/actors/test_session_tools.py"
+TURNS = "tests/actors/test_session_turns.py"
+BUDGETS = "tests/actors/test_session_budgets.py"
+OUTPUT = "tests/actors/test_session_output.py"
+APPROVALS = "tests/actors/test_session_approvals.py"
+INTERRUPT = "tests/actors/test_session_interrupt.py"
+NOTIFICATIONS = "tests/core/test_notification.py"
+TASKS = "tests/core/test_task.py"
+SCHEDULES = "tests/core/test_schedule.py"
+WRITER = "tests/journal/test_writer.py"
+MAILBOX = "tests/actors/test_mailbox.py"
+#: The whole runtime, from so many seeds.
+SIMULATED = "simulate 60"
+
+
+@frozen
+class Bug:
+    id: str
+    #: What is wrong with it, in a line.
+    says: str
+    #: Below src/trouper.
+    file: str
+    #: Occurs exactly once in the file.
+    before: str
+    after: str
+    #: Paths or node ids of pytest, or `simulate N`: tried in this order until one fails.
+    caught_by: tuple[str, ...]
+
+
+BUGS: tuple[Bug, ...] = (
+    # --- the journal comes first ---
+    Bug(
+        "no-wait-for-the-disk",
+        "effects and replies do not wait until their record is on the disk (I2, I15)",
+        "actors/session.py",
+        "            await self.ground.writer.wait_durable(last)\n        self.state",
+        "            await trio.lowlevel.checkpoint()\n        self.state",
+        (SEEDED, SIMULATED),
+    ),
+    Bug(
+        "state-before-the-disk",
+        "the state is there to be seen before its record is durable: evolve and append are swapped (I15)",
+        "actors/session.py",
+        "        if durable:\n            # Shielded inside",
+        "        self.state, self.next_seq = state, seq\n        if durable:\n            # Shielded inside",
+        (SEEDED,),
+    ),
+    Bug(
+        "intent-is-buffered",
+        "a reply, and with it the intent of its calls, is written without waiting for the disk (I2, J1)",
+        "actors/session.py",
+        "_BUFFERED = (NoteProgress,",
+        "_BUFFERED = (DeliverReply, NoteProgress,",
+        (SEEDED, SIMULATED),
+    ),
+    Bug(
+        "published-before-durable",
+        "those who watch are told before the record is durable (I15)",
+        "actors/session.py",
+        "                    records.append(changed(record, seq=last))\n",
+        "                    records.append(changed(record, seq=last))\n"
+        "                    for feed in self.turn_feeds:\n"
+        "                        for event in events:\n"
+        "                            feed.push(event)\n",
+        (SEEDED,),
+    ),
+    Bug(
+        "cancel-ends-the-wait",
+        "a cancelled caller no longer waits for its record: the shield around the hand-over is dropped (J2)",
+        "actors/journal.py",
+        "    return trio.lowlevel.Abort.FAILED",
+        "    return trio.lowlevel.Abort.SUCCEEDED",
+        (WRITER, CANCEL),
+    ),
+    Bug(
+        "woken-by-any-sync",
+        "a sync wakes everybody who waits, also those whose records came after it (J1)",
+        "actors/journal.py",
+        "                if seq <= durable:\n                    trio",
+        "                if seq:\n                    trio",
+        (WRITER,),
+    ),
+    Bug(
+        "ack-although-the-sync-failed",
+        "those who wait for a sync that failed are told that all is well (J11)",
+        "actors/journal.py",
+        "trio.lowlevel.reschedule(task, outcome.Error(self._failed()))",
+        "trio.lowlevel.reschedule(task)",
+        (WRITER,),
+    ),
+    Bug(
+        "turn-without-a-shield",
+        "a caller that is cancelled while its turn begins does not learn that it began, and nobody ends it (I6)",
+        "session.py",
+        "                with trio.CancelScope(shield=True):  # Whether the turn began",
+        "                with trio.CancelScope():  # Whether the turn began",
+        (CANCEL,),
+    ),
+    Bug(
+        "leaving-is-not-shielded",
+        "a cancelled caller leaves its turn behind: the shield around the interrupt is dropped (I6)",
+        "session.py",
+        "            with trio.CancelScope(shield=True):\n                try:\n                    await self._interrupt(",
+        "            with trio.CancelScope():\n                try:\n                    await self._interrupt(",
+        (CANCEL,),
+    ),
+    Bug(
+        "epochs-fall",
+        "each process writes under an earlier epoch than the one before (I13)",
+        "runtime.py",
+        "        self.epoch = log.epoch\n",
+        "        self.epoch = -log.epoch\n",
+        (CRASH,),
+    ),
+    Bug(
+        "one-event-id-for-all",
+        "records of a session share one id, so the journal takes the second for a repetition (I14)",
+        "codec.py",
+        '        return f"{self.session}:{self.n}:{self.epoch}"',
+        '        return f"{self.session}:{self.epoch}"',
+        (TURNS,),
+    ),
+    Bug(
+        "snapshot-ahead-of-its-states",
+        "a snapshot claims records that a session has not taken in yet (I12, J13)",
+        "runtime.py",
+        "        seq = min([self._log.durable, *(first - 1 for first in in_flight)])\n",
+        "        seq = self._log.last\n",
+        (SEEDED, SIMULATED),
+    ),
+    Bug(
+        "fold-over-a-hole",
+        "a fold passes over missing records (I13)",
+        "roster.py",
+        "        if n != next_seq:\n            raise",
+        "        if n < next_seq:\n            raise",
+        (CORE,),
+    ),
+    Bug(
+        "cause-is-guessed",
+        "a command's field is taken from the first event although the two differ (I18)",
+        "codec.py",
+        "            other = getattr(first, known.name)\n            if value is other or (",
+        "            other = getattr(first, known.name)\n            if other is not None or (",
+        (CODEC,),
+    ),
+    Bug(
+        "nan-is-null-in-silence",
+        "a value that JSON cannot hold is written as another, and the session goes on with the first (I10)",
+        "codec.py",
+        '    if exact and b"null" in data and _has_no_number(value):',
+        '    if exact and b"null" in data and value is None:',
+        (CODEC,),
+    ),
+    # --- turns and calls ---
+    Bug(
+        "intent-is-skipped",
+        "a call counts as running without a recorded intent (I2)",
+        "core/session.py",
+        "        calls=tuple(Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)),",
+        "        calls=tuple(\n"
+        '            Call(request, prepared, CallPhase.RUNNING if prepared.verdict == "run" else CallPhase.REQUESTED, 1)\n'
+        "            for request, prepared in zip(calls, event.preparations, strict=True)\n"
+        "        ),",
+        (CORE, SIMULATED),
+    ),
+    Bug(
+        "interrupt-forgets-waiting-calls",
+        "an interrupt ends only the calls that run; those that wait for an approval or their turn stay open (I1, L21)",
+        "core/decisions.py",
+        "        for call in turn.calls:\n            if call.phase is not CallPhase.ENDED:\n                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))",
+        "        for call in turn.calls:\n            if call.phase is CallPhase.RUNNING:\n                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))",
+        (CORE,),
+    ),
+    Bug(
+        "interrupt-settles-nothing",
+        "an interrupt during tools leaves the calls unanswered in the history (I5, L21)",
+        "core/decisions.py",
+        "                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))\n        decision.emit(ToolsSettled(turn.number, turn.step))",
+        "                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))",
+        (CORE,),
+    ),
+    Bug(
+        "results-as-they-come",
+        "results enter the history in the order in which they came, not as declared (L7, I5)",
+        "core/session.py",
+        "    approvals = state.approvals\n    if approvals:",
+        "    calls = (*(c for c in calls if c.id != event.call), *(c for c in calls if c.id == event.call))\n"
+        "    approvals = state.approvals\n    if approvals:",
+        (CORE,),
+    ),
+    Bug(
+        "late-result-counts",
+        "a second result of a call replaces the first (I1, I9)",
+        "core/decisions.py",
+        "_find(state, command.call, CallPhase.RUNNING) or _find(state, command.call, CallPhase.HELD)",
+        "_find(state, command.call, CallPhase.RUNNING) or _find(state, command.call, CallPhase.ENDED)",
+        (CORE,),
+    ),
+    Bug(
+        "stale-reply-accepted",
+        "the reply of a discarded turn is taken for one of the running turn (I8)",
+        "core/decisions.py",
+        "running.number == turn and running.step == step_number",
+        "running.step == step_number",
+        (CORE,),
+    ),
+    Bug(
+        "too-many-calls-at-once",
+        "the cap on calls that run at once is not kept (L8)",
+        "core/calls.py",
+        "            if running < limit and (kind",
+        "            if (kind",
+        (CORE, TOOLS),
+    ),
+    Bug(
+        "classes-overlap",
+        "calls of one concurrency class run side by side (L8)",
+        "core/calls.py",
+        "        if kind is not None:\n            busy.add(kind)",
+        "        if kind is not None and call.phase is CallPhase.ASKING:\n            busy.add(kind)",
+        (CORE, TOOLS),
+    ),
+    Bug(
+        "approval-counts-twice",
+        "an approval is taken for a call that is not waiting for one, and starts it again (I4, T4)",
+        "core/decisions.py",
+        '            _require_phase(state, call, CallPhase.ASKING, "is not waiting for an approval")\n',
+        '            if not _is_open(state, call):\n                raise CommandRejected("no such call")\n',
+        (CORE, APPROVALS),
+    ),
+    Bug(
+        "approved-once-for-all",
+        "one approval holds for every later call of the tool (T4)",
+        "core/session.py",
+        "    if event.always:\n",
+        "    if event.by is not None:\n",
+        (SEEDED, APPROVALS),
+    ),
+    Bug(
+        "silence-is-success",
+        "a turn without a word ends as if it had one (L9)",
+        "core/decisions.py",
+        "    if _says_nothing(command.message) and command.stop_reason",
+        "    if not command.message.parts and command.stop_reason",
+        (TURNS,),
+    ),
+    Bug(
+        "mismatch-ignored",
+        "output that does not follow the schema is accepted",
+        "core/decisions.py",
+        "    elif command.mismatch is not None and command.stop_reason not in",
+        "    elif turn.corrected and command.mismatch is not None and command.stop_reason not in",
+        (OUTPUT,),
+    ),
+    Bug(
+        "steering-is-lost",
+        "words that come during a turn are taken in, and never reach the model (L10)",
+        "core/session.py",
+        "        history = history.append(waiting.message)",
+        "        history = history.append(waiting.message) if state.turn is None else history",
+        (STEERING,),
+    ),
+    Bug(
+        "turn-ends-over-its-input",
+        "a turn about to end does not look whether the user has said something (L10)",
+        "core/decisions.py",
+        'elif more_steps and (decision.state.queue or command.stop_reason == "pause_turn"):',
+        'elif more_steps and command.stop_reason == "pause_turn":',
+        (STEERING,),
+    ),
+    Bug(
+        "queued-input-gets-no-turn",
+        "input that came too late for its turn waits for ever (I26)",
+        "core/session.py",
+        "    if state.queue and state.phase is Phase.IDLE and not state.held:",
+        "    if state.queue and state.phase is Phase.CLOSED and not state.held:",
+        (CORE, STEERING),
+    ),
+    Bug(
+        "loop-guard-one-late",
+        "the loop guard ends a turn one round too late (L23)",
+        "core/decisions.py",
+        "turn.repeats >= options.loop_warn + options.loop_end:",
+        "turn.repeats > options.loop_warn + options.loop_end:",
+        (CORE,),
+    ),
+    Bug(
+        "any-round-is-a-repeat",
+        "rounds that differ count as repetitions (L23)",
+        "core/session.py",
+        "if fingerprint == turn.fingerprint else 1",
+        "if len(fingerprint) == len(turn.fingerprint) else 1",
+        (CORE,),
+    ),
+    Bug(
+        "budget-overshoot",
+        "a budget is noticed only when it is overspent (I27)",
+        "core/decisions.py",
+        "        if used >= cap:\n            fault",
+        "        if used > cap:\n            fault",
+        (CORE, BUDGETS),
+    ),
+    Bug(
+        "one-step-too-many",
+        "a turn takes one step more than it may (L2, I27)",
+        "core/decisions.py",
+        "turn.options.max_steps and turn.step >= turn.options.max_steps:",
+        "turn.options.max_steps and turn.step > turn.options.max_steps:",
+        (CORE,),
+    ),
+    Bug(
+        "warned-again-and-again",
+        "the warning at 80 % comes at every step (L25)",
+        "core/decisions.py",
+        "        if used >= cap * WARN_SHARE and what not in decision.state.warned:",
+        "        if used >= cap * WARN_SHARE:",
+        (BUDGETS,),
+    ),
+    Bug(
+        "no-time-limit",
+        "the wall time of a turn is not watched (L25)",
+        "core/session.py",
+        "        if turn.deadline_at is not None:\n",
+        "        if turn.deadline_at is not None and state.phase is Phase.COMPACTING:\n",
+        (BUDGETS, "tests/core/test_session_core.py"),
+    ),
+    Bug(
+        "partial-text-is-lost",
+        "what the model had said before an interrupt is forgotten (L13)",
+        "core/decisions.py",
+        "    kept = partial if state.phase is Phase.THINKING else None\n",
+        "    kept = partial if state.phase is Phase.ACTING else None\n",
+        (INTERRUPT,),
+    ),
+    Bug(
+        "events-after-the-end",
+        "a session can be closed, and then once more (I16)",
+        "core/decisions.py",
+        "    if state.phase is Phase.CLOSED:\n        _after_close(decision, command)\n        return\n",
+        "    if state.phase is Phase.CLOSED and not isinstance(command, Interrupt | DeliverResult):\n"
+        "        _after_close(decision, command)\n        return\n",
+        (CORE,),
+    ),
+    # --- streams and tools ---
+    Bug(
+        "half-built-call-runs",
+        "a call whose arguments never came to their end is run (L13)",
+        "actors/draft.py",
+        "        self.ended = False\n",
+        "        self.ended = True\n",
+        (STREAMS, SEEDED),
+    ),
+    Bug(
+        "reconnect-after-progress",
+        "a stream that drops after its first words is opened again: the user sees them twice (L13)",
+        "actors/model_call.py",
+        "            final = self.draft.progressed or attempt",
+        "            final = attempt",
+        (STREAMS,),
+    ),
+    Bug(
+        "retry-the-hopeless",
+        "a fault that no retry can mend is tried again (L11)",
+        "actors/model_call.py",
+        "                return fault.retryable\n",
+        "                return True\n",
+        (STREAMS,),
+    ),
+    Bug(
+        "keep-alives-are-speech",
+        "a stream that only keeps alive is never given up (L12)",
+        "actors/model_call.py",
+        "            if type(chunk) is KeepAlive or type(chunk) is UsageChunk:\n                draft.add(chunk)\n                continue",
+        "            if type(chunk) is UsageChunk:\n                draft.add(chunk)\n                continue",
+        (STREAMS,),
+    ),
+    Bug(
+        "whitespace-is-progress",
+        "leading white space counts as progress, so a drop after it ends the turn (L5)",
+        "actors/draft.py",
+        "                if not self.progressed and text and not text.isspace():",
+        "                if not self.progressed and text:",
+        (STREAMS,),
+    ),
+    Bug(
+        "unwanted-work-goes-on",
+        "work that nobody wants any more is not stopped (I8, L21)",
+        "actors/session.py",
+        "                    unwanted.stop()\n",
+        "",
+        (CANCEL,),
+    ),
+    Bug(
+        "interrupt-does-not-wait",
+        "interrupt() returns while the tools still run (L21)",
+        "session.py",
+        "            for running in stopped.cancelled:\n",
+        "            for running in stopped.cancelled[:0]:\n",
+        (CANCEL,),
+    ),
+    Bug(
+        "tools-change-in-mid-turn",
+        "a tool that is added while a turn runs is offered at once (L3)",
+        "actors/session.py",
+        "            tools=self._specs,\n            parallel_tool_calls",
+        "            tools=self.outfit.registry.specs(),\n            parallel_tool_calls",
+        (TURNS,),
+    ),
+    Bug(
+        "a-bug-is-shown-to-the-model",
+        "the text of an unexpected exception goes to the model (L20)",
+        "actors/tool_call.py",
+        "Shaped(INTERNAL)",
+        "Shaped(repr(error))",
+        (TOOLS,),
+    ),
+    # --- restarts ---
+    Bug(
+        "restart-runs-it-again",
+        "after a restart a tool that may run once only is run again (I4, J12)",
+        "core/decisions.py",
+        '        if call.preparation.side_effect != "at_most_once" and call.attempt < REATTACH_MAX:',
+        "        if call.attempt < REATTACH_MAX:",
+        (CORE, SEEDED),
+    ),
+    Bug(
+        "recovery-is-never-done",
+        "recovering again adds events (I17)",
+        "core/decisions.py",
+        "    turn = state.turn\n    if turn is None:\n        return\n    open_calls",
+        "    turn = state.turn\n    if turn is None:\n        decision.emit(RecoveryNoted(command.at, None))\n        return\n    open_calls",
+        (CORE,),
+    ),
+    Bug(
+        "unknown-is-called-cancelled",
+        "a call that ran when the process died is said to have been cancelled (J12)",
+        "core/decisions.py",
+        "        outcome = Outcome.UNKNOWN if started else Outcome.CANCELLED",
+        "        outcome = Outcome.CANCELLED",
+        (CRASH,),
+    ),
+    Bug(
+        "recovered-runs-start-over",
+        "recovery takes over runs that are this process's own, and starts them anew (I17, B10)",
+        "core/task.py",
+        "    if task.owner == command.owner:\n",
+        "    if task.owner is None:\n",
+        (CORE, TASKS),
+    ),
+    # --- compaction ---
+    Bug(
+        "compaction-grows",
+        "a summary that is longer than what it stands for is installed (I35)",
+        "core/decisions.py",
+        "        if history.tokens < state.history.tokens and history.sound:",
+        "        if history.sound:",
+        (COMPACTION,),
+    ),
+    Bug(
+        "compaction-orphans",
+        "the split falls between a call and its result (L29, I5)",
+        "core/compaction.py",
+        '    while split > 0 and messages[split].role == "tool":\n        split -= 1\n    # An earlier',
+        "    # An earlier",
+        (COMPACTION,),
+    ),
+    Bug(
+        "summary-of-something-else",
+        "a summary is installed although the history changed meanwhile (L31)",
+        "core/decisions.py",
+        "    if state.compacting is None or state.compacting.split != command.split:",
+        "    if state.compacting is None:",
+        (COMPACTION,),
+    ),
+    Bug(
+        "overflow-for-ever",
+        "every refused context is compacted again, without end (L32)",
+        "core/decisions.py",
+        'if command.fault.kind == "context_overflow" and not turn.forced:',
+        'if command.fault.kind == "context_overflow":',
+        (COMPACTION,),
+    ),
+    Bug(
+        "mask-the-newest",
+        "the results of the last turns are masked too (L27)",
+        "core/compaction.py",
+        "    return (*masked, *messages[before:]), saved",
+        "    return (*masked, *(m for m in messages[before:] if m.role != 'tool')), saved",
+        (COMPACTION,),
+    ),
+    Bug(
+        "repair-keeps-orphans",
+        "a history is repaired with the answers of calls that are not there (I5)",
+        "core/history.py",
+        "                continue  # Taken together with the calls it answers.",
+        "                kept.append(message)",
+        (HISTORY,),
+    ),
+    # --- tasks, notifications, schedules ---
+    Bug(
+        "interrupt-acknowledges",
+        "a notification whose turn was interrupted counts as told (I30)",
+        "core/background.py",
+        '_REQUEUE = frozenset({"interrupt", "error"})',
+        '_REQUEUE = frozenset({"error"})',
+        (SEEDED,),
+    ),
+    Bug(
+        "requeued-for-ever",
+        "a notification that never gets through is tried without end (B14)",
+        "core/notification.py",
+        "if limits.attempts and notifications.pending[key].attempts >= limits.attempts)",
+        "if limits.attempts and notifications.pending[key].attempts < 0)",
+        (NOTIFICATIONS,),
+    ),
+    Bug(
+        "told-twice-of-one-end",
+        "a dedupe key is not looked at: one end, two notifications (I29)",
+        "core/notification.py",
+        "    if command.dedupe_key is not None and _has_key(notifications, command.dedupe_key):",
+        "    if command.dedupe_key is not None and not command.dedupe_key:",
+        (NOTIFICATIONS,),
+    ),
+    Bug(
+        "a-silent-end",
+        "the end of a silent task is told to nobody (I29)",
+        "core/notification.py",
+        "    if isinstance(event, TaskEnded):\n",
+        '    if isinstance(event, TaskEnded) and wake != "silent":\n',
+        (NOTIFICATIONS, TASKS),
+    ),
+    Bug(
+        "spill-without-a-record",
+        "a call spills although there is no permit for its run, and nobody knows of it (B2)",
+        "core/background.py",
+        "    except CommandRejected:\n        return False\n    said",
+        "    except CommandRejected:\n        pass\n    said",
+        (CORE,),
+    ),
+    Bug(
+        "one-run-too-many",
+        "a session may have one run more than its limit (I19)",
+        "core/task.py",
+        "    if tasks.active >= limits.per_session:\n",
+        "    if tasks.active > limits.per_session:\n",
+        (TASKS,),
+    ),
+    Bug(
+        "permits-leak",
+        "a run that has ended keeps its permit (I19)",
+        "actors/session.py",
+        "                    if after.tasks is not state.tasks:\n",
+        "                    if after.tasks.active > state.tasks.active:\n",
+        (SEEDED,),
+    ),
+    Bug(
+        "stale-attempt-writes",
+        "an attempt that was superseded still reports, and ends the task (I28)",
+        "core/task.py",
+        "    if task.ended or command.attempt != task.attempt or task.state is S.QUEUED:",
+        "    if task.ended or task.state is S.QUEUED:",
+        (TASKS,),
+    ),
+    Bug(
+        "close-leaves-runs",
+        "a session is closed while its runs go on (I20)",
+        "core/background.py",
+        '    for event in task.abandon(decision.state.tasks, at, reason or "The session was closed."):\n        decision.emit(event)\n',
+        "",
+        (CORE,),
+    ),
+    Bug(
+        "claimed-for-ever",
+        "a fire that two crashes left open is claimed a third time (I32)",
+        "core/schedule.py",
+        "    (F.CLAIMED, ScheduleFireReclaimed): F.RECLAIMED,\n",
+        "    (F.CLAIMED, ScheduleFireReclaimed): F.CLAIMED,\n",
+        (SCHEDULES,),
+    ),
+    # --- those who watch; bounds ---
+    Bug(
+        "subscriber-sees-it-twice",
+        "what was read from the journal is told again by the live feed (I33)",
+        "subscription.py",
+        "            if item is not None and self._number(item) > self._after:",
+        "            if item is not None:",
+        (SEEDED,),
+    ),
+    Bug(
+        "subscriber-misses-some",
+        "a subscriber that lagged behind goes on with the live feed: a gap (I33)",
+        "subscription.py",
+        "        except Lagged:\n            self._is_live = False\n",
+        "        except Lagged:\n",
+        (SEEDED,),
+    ),
+    Bug(
+        "feed-without-a-bound",
+        "the queue of a reader that does not read grows without end (I25)",
+        "actors/feed.py",
+        "        if len(self._queue) >= self._limit:\n",
+        "        if len(self._queue) < 0:\n",
+        (SEEDED,),
+    ),
+    Bug(
+        "mailbox-without-a-bound",
+        "a full mailbox accepts more (I25)",
+        "actors/mailbox.py",
+        "        elif len(self.queue) < self.capacity:\n",
+        "        elif self.capacity:\n",
+        (MAILBOX,),
+    ),
+    Bug(
+        "endless-input",
+        "input is queued without a bound while a turn runs (I25)",
+        "core/decisions.py",
+        "    if len(state.queue) >= command.queue_max:\n",
+        "    if command.queue_max < 0:\n",
+        (STEERING,),
+    ),
+)
