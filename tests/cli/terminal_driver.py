@@ -105,7 +105,9 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def run(*arguments: str, input: str = "", cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, input: str = "", cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A command without a terminal, to its end."""
     return subprocess.run(
         [*COMMAND, *arguments],

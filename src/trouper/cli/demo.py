@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     out = Terminal()
-    page_s, word_s = (0.06, 0.015) if options.fast else (0.08, 0.03)
+    page_s, word_s = (0.06, 0.022) if options.fast else (0.08, 0.03)
     with _stopped_by_sigterm(), _place(options.keep) as place:
         stage = LiveStage(out) if out.is_terminal and out.colour else Stage(out)
         with stage:

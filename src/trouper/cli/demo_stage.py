@@ -81,7 +81,8 @@ class LiveStage(Stage):
     def __enter__(self) -> LiveStage:
         from rich.live import Live
 
-        self._live = Live(self._bottom(), console=self._console, refresh_per_second=20, transient=True)
+        # Drawn by us alone: a thread that draws meanwhile may erase a line that has just been printed.
+        self._live = Live(self._bottom(), console=self._console, auto_refresh=False, transient=True)
         self._live.__enter__()
         return self
 
@@ -118,7 +119,7 @@ class LiveStage(Stage):
 
     def refresh(self) -> None:
         if self._live is not None:
-            self._live.update(self._bottom())
+            self._live.update(self._bottom(), refresh=True)
 
     def _bottom(self) -> RenderableType:
         from rich.console import Group

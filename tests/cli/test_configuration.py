@@ -1,0 +1,116 @@
+"""`trouper.toml`, and models and tools by name: what they give, and one clear line for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trouper import Budget, ConfigError, Limits, TrouperError, UsageError
+from trouper.cli.choices import model_named, tools_named
+from trouper.cli.configuration import read_configuration
+from trouper.core.settings import Deadlines
+
+
+def test_no_file_means_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TROUPER_MODEL", raising=False)
+    configuration = read_configuration(tmp_path)
+    assert not configuration.found and configuration.model_name(None) == "simulated"
+
+
+def test_a_file_says_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trouper.toml").write_text(
+        """
+        model = "gemini:gemini-3-flash"
+        system = "Be brief."
+        tools = ["default", "run_command"]
+        durability = "write"
+        [budget]
+        tokens = 1000
+        inline_s = 1
+        [limits]
+        max_steps = 3
+        on_restart = "resume"
+        [limits.deadlines]
+        idle_s = 5
+        [policy]
+        ask = ["run_command"]
+        allow = ["*"]
+        """
+    )
+    monkeypatch.delenv("TROUPER_MODEL", raising=False)
+    found = read_configuration(tmp_path)
+    assert found.model_name(None) == "gemini:gemini-3-flash" and found.model_name("simulated") == "simulated"
+    monkeypatch.setenv("TROUPER_MODEL", "openai:x")
+    assert found.model_name(None) == "openai:x"
+    assert found.system == "Be brief." and found.tools == ("default", "run_command") and found.durability == "write"
+    assert found.budget == Budget(tokens=1000, inline_s=1.0)
+    assert found.limits == Limits(max_steps=3, on_restart="resume", deadlines=Deadlines(idle_s=5.0))
+    assert [(rule.tool, rule.effect) for rule in found.policies] == [("run_command", "ask"), ("*", "allow")]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model = ", "is not TOML"),
+        ("mode = 'x'", "mode is no setting"),
+        ("model = 3", "has to be text"),
+        ("tools = 'default'", "has to be a list"),
+        ("durability = 'maybe'", "'fsync'"),
+        ("[budget]\ntoken = 3", "budget.token is no setting"),
+        ("[budget]\ntokens = 'many'", "a whole number"),
+        ("[budget]\ntokens = -1", "a whole number"),
+        ("[limits]\nparallel_tool_calls = 1", "true or false"),
+        ("[limits.deadlines]\nidle = 3", "limits.deadlines.idle is no setting"),
+        ("[policy]\nforbid = ['x']", "no effect"),
+        ("[policy]\nask = 'x'", "a list"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "trouper.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_configuration(tmp_path)
+    assert words in caught.value.message and "trouper.toml" in caught.value.message
+    assert caught.value.exit_code == 78
+
+
+def test_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("GEMINI_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(variable, "a-key-for-tests")
+    assert model_named("simulated").name.startswith("simulated")
+    assert model_named("gemini:gemini-3-flash").name == "gemini:gemini-3-flash"
+    assert "gpt-x" in model_named("openai:gpt-x").name
+    assert "claude-x" in model_named("anthropic:claude-x").name
+    for wrong in ("llama", "openai", "anthropic:", ""):
+        with pytest.raises(UsageError):
+            model_named(wrong)
+
+
+def test_a_model_without_its_key_says_which_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ConfigError, match="GEMINI_API_KEY"):
+        model_named("gemini:gemini-3-flash")
+
+
+def test_tools_by_name_file_and_module(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from trouper import tool\n@tool\ndef zebra() -> str:\n    'z'\n    return ''\n@tool\ndef ant() -> str:\n    'a'\n    return ''\n"
+    )
+    assert [tool.name for tool in tools_named([str(tmp_path / "mine.py")])] == ["zebra", "ant"]
+    assert [tool.name for tool in tools_named(["mine.py"], tmp_path)] == ["zebra", "ant"]
+    assert [tool.name for tool in tools_named(["add", "run_command"])] == ["add", "run_command"]
+    assert len(tools_named(["default"])) == 18
+
+
+@pytest.mark.parametrize("name", ["nonsense", "reed_file", "missing.py", "no.such.module", "json"])
+def test_tools_that_are_not_there_are_one_clear_error(name: str) -> None:
+    with pytest.raises(TrouperError) as caught:
+        tools_named([name])
+    assert repr(name) in caught.value.message
+
+
+def test_a_file_of_tools_that_fails_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        tools_named([str(tmp_path / "broken.py")])

@@ -1,0 +1,99 @@
+"""`trouper demo`: the story, in order, on a terminal and without one; every figure in it is the journal's."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from terminal_driver import AtTerminal, in_order, run
+from trouper.replay import open_journal
+from trouper.testing.invariants import check_invariants
+
+STORY = (
+    "== An agent in a process of its own",
+    "you: what is 6 * 7?",
+    "calls multiply(a=6, b=7)",
+    "agent: 6 * 7 = 42.",
+    "turn 1 ended: end_turn",
+    "== A slow tool: the turn does not wait for it",
+    "you: run survey pages=60",
+    "calls survey(pages=60)",
+    "not done after 300 ms: it goes on in the background as task_",
+    "turn 2 ended: end_turn",
+    "== The conversation goes on meanwhile",
+    "you: what time is it?",
+    "turn 3 ended: end_turn",
+    "== kill -9, in mid-sentence",
+    "agent: You said: Please say this back",
+    "the process is gone (the system says: signal 9)",
+    "in the journal: turn 4 is open",
+    "is running, attempt 1",
+    "== Another process opens the same journal",
+    "RecoveryNoted open: turn 4",
+    "TurnEnded 4 error: process_ended",
+    "attempt 2 by process",
+    "== The survey ends; the notification comes by itself",
+    "succeeded in attempt 2",
+    "notification queued, in the same record",
+    "agent: News: Task succeeded: Background call of survey.",
+    "the turn that carried it is complete: acknowledged",
+    "== What the journal says",
+    "every page exactly once",
+    "the task ended exactly once; its notification was queued exactly once, acknowledged exactly once",
+    "every checksum right",
+)
+
+
+def test_without_a_terminal_it_is_plain_text_and_true(tmp_path: Path) -> None:
+    """I1-I3, I29: what is printed is what the journal holds: a kill -9 in the middle, one end, one notification."""
+    done = run("demo", "--fast", "--keep", str(tmp_path / "kept"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "" and "\x1b" not in done.stdout
+    in_order(done.stdout, *STORY)
+    root = tmp_path / "kept" / "state"
+    assert not check_invariants(root, complete=True)
+    killed = re.search(r"kill -9 (\d+)", done.stdout)
+    started = re.findall(r"^agent: process (\d+)", done.stdout, re.MULTILINE)
+    assert killed is not None and killed[1] == started[0] and started[0] != started[1]
+    records = list(open_journal(root).records("demo"))
+    assert f"verify: {len(records)} records" in done.stdout
+    names = [type(event).__name__ for record in records for event in record.events]
+    assert names.count("TaskSucceeded") == names.count("NotificationQueued") == names.count("TaskReattached") == 1
+    pages = (tmp_path / "kept" / "survey.txt").read_text().splitlines()
+    assert [line.split()[0] for line in pages] == [str(page) for page in range(1, 61)]
+    kept = re.search(r'TurnEnded 4 error: process_ended, kept "(.*?)"', done.stdout)
+    said = next(line for line in done.stdout.splitlines() if line.startswith("agent: You said: Please"))
+    assert kept is not None and said.removeprefix("agent: ").startswith(kept[1].rstrip("…"))
+
+
+def test_on_a_terminal_it_has_colours_and_a_live_tree_of_actors() -> None:
+    with AtTerminal("demo", "--fast") as terminal:
+        terminal.wait_for("supervisor")
+        code = terminal.wait_end()
+        shown = terminal.text()
+        raw = terminal.raw.decode()
+    assert code == 0, shown
+    in_order(shown, *STORY)
+    assert "\x1b[1m" in raw
+    assert "model call, turn 1 step 1" in raw and "tool call survey" in raw
+    assert re.search(r"run survey, attempt 2|tool call survey", raw) and re.search(r"process \d+: killed", raw)
+
+
+def test_ctrl_c_ends_it_with_its_agent() -> None:
+    """I21: no process and no directory is left behind."""
+    with AtTerminal("demo") as terminal:
+        shown = terminal.wait_for("agent: process")
+        found = re.search(r"agent: process (\d+), journal in (\S+)", shown)
+        assert found is not None
+        terminal.kill(signal.SIGINT)
+        assert terminal.wait_end() == 130
+        assert "Traceback" not in terminal.text()
+    assert not os.path.exists(found[2])
+    assert not os.path.exists(f"/proc/{found[1]}")
+
+
+def test_a_place_that_exists_is_refused(tmp_path: Path) -> None:
+    done = run("demo", "--keep", str(tmp_path))
+    assert done.returncode == 74 and done.stderr.count("\n") == 1 and "exists already" in done.stderr

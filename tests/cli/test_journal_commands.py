@@ -1,0 +1,271 @@
+"""`trouper journal`: what it shows, and what it says to bad input: one line, the remedy, the right exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from terminal_driver import in_order
+from trouper.journal import open_log
+from trouper.journal.format import HEADER_MARK, decode_control, encode_control
+
+Run = Callable[..., object]
+COMMANDS = (("ls",), ("ls", "--segments"), ("show",), ("tail",), ("verify",), ("replay",))
+
+
+def lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def one_line(said: str) -> None:
+    assert said.startswith("trouper: ")
+    assert said.count("\n") == 1, said
+    assert "Traceback" not in said
+
+
+def test_ls_lists_the_sessions_with_what_they_are_up_to(trouper, filled: Path) -> None:
+    done = trouper("journal", "ls", filled)
+    assert done.code == 0 and not done.err
+    assert "nobody writes" in done.out
+    rows = [line.split() for line in done.out.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["main", "idle", "3"], ["other", "idle", "1"]]
+    found = {row["session"]: row for row in lines(trouper("journal", "ls", "--json", filled).out)}
+    assert found["main"]["turns"] == 3 and found["main"]["live_tasks"] == 0
+
+
+def test_ls_segments_lists_the_files(trouper, filled: Path) -> None:
+    (row,) = lines(trouper("journal", "ls", "--segments", "--json", filled).out)
+    assert row["segment"] == 1 and row["first"] == 1 and row["state"] == "sealed"
+    assert os.path.getsize(str(row["file"])) == row["bytes"]
+    assert "sealed" in trouper("journal", "ls", "--segments", filled).out
+
+
+def test_show_tells_every_record_in_order(trouper, filled: Path) -> None:
+    done = trouper("journal", "show", filled)
+    assert done.code == 0
+    in_order(
+        done.out,
+        "main#0  OpenSession",
+        'InputReceived "what is 1 + 2?"',
+        'ModelReplied 1.1 "Let me see.", calls add_up',
+        "CallStarted call_1_1_0",
+        "CallEnded call_1_1_0 ok",
+        'ModelReplied 1.2 "It is 3."',
+        "TurnEnded 1 end_turn",
+        "TaskCreated task_",
+        "TaskSucceeded task_",
+        "NotificationQueued task_succeeded",
+        "NotificationsAcknowledged 1 notification",
+        "other#0  OpenSession",
+        "MemoryWritten people ada",
+    )
+    numbers = [row["seq"] for row in lines(trouper("journal", "show", "--json", filled).out)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_show_can_be_narrowed(trouper, filled: Path) -> None:
+    of_other = lines(trouper("journal", "show", "--json", "--session", "other", filled).out)
+    assert {row["record"]["session"] for row in of_other} == {"other"}  # type: ignore[index]
+    two = lines(trouper("journal", "show", "--json", "--after", "3", "--limit", "2", filled).out)
+    assert [row["seq"] for row in two] == [4, 5]
+    whole = trouper("journal", "show", "--record", "2", filled)
+    assert json.loads(whole.out)["type"] == "Submit"
+
+
+def test_what_is_shown_cannot_drive_a_terminal(trouper, filled: Path) -> None:
+    """Security: escapes and bidi characters of a session are stripped."""
+    for command in (
+        ("journal", "show"),
+        ("journal", "show", "--record"),
+        ("journal", "replay"),
+        ("sessions", "show", "other"),
+    ):
+        records = lines(trouper("journal", "show", "--json", "--session", "other", filled).out)
+        extra = [str(records[1]["seq"])] if command[-1] == "--record" else []
+        where = ["--root", filled]
+        shown = trouper(*command, *extra, *where).out
+        assert "red" in shown and "evil" in shown
+        assert "\x1b" not in shown and "\u202e" not in shown
+
+
+def test_tail_shows_the_last_and_follows_a_live_writer(root: Path) -> None:
+    """J9: readers need no lock; what another process writes appears."""
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "trouper.cli", "journal", "tail", "-n", "1", "-f", str(root)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert follower.stdout is not None
+        assert "~memory#0  Remember" in follower.stdout.readline()
+        assert "MemoryWritten" in follower.stdout.readline()
+        subprocess.run(
+            [sys.executable, "-m", "trouper.cli", "run", "hello", "--root", str(root), "--session", "third"],
+            check=True,
+            capture_output=True,
+        )
+        assert "third#0  OpenSession" in follower.stdout.readline()
+        follower.send_signal(2)
+        assert follower.wait(timeout=30) == 130
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
+def test_verify_checks_every_byte(trouper, filled: Path) -> None:
+    done = trouper("journal", "verify", filled)
+    assert done.code == 0 and done.out.startswith("ok: every byte is as it was written")
+    (report,) = lines(trouper("journal", "verify", "--json", filled).out)
+    assert report["ok"] is True and report["damage"] == [] and report["records"] == report["last"]
+
+
+def test_replay_decides_every_command_again(trouper, filled: Path) -> None:
+    """I18."""
+    done = trouper("journal", "replay", filled)
+    assert done.code == 0
+    in_order(
+        done.out,
+        "Submit -> thinking  waits for: model 1 1",
+        "DeliverReply -> acting  waits for: call call_1_1_0 1",
+        "ok: today's code decides",
+    )
+    *steps, verdict = lines(trouper("journal", "replay", "--json", filled).out)
+    assert verdict == {"ok": True, "rerun": len(steps), "divergences": []}
+
+
+def test_replay_gives_the_state_at_a_record_and_what_changed_between_two(trouper, filled: Path) -> None:
+    (state,) = lines(trouper("journal", "replay", "--session", "main", "--at", "3", "--json", filled).out)
+    assert state["phase"] == "acting"
+    changed = trouper("journal", "replay", "--session", "main", "--diff", "2", "3", filled).out
+    assert 'phase: "thinking" -> "acting"' in changed
+
+
+def test_replay_forks_a_journal_that_a_runtime_goes_on_with(trouper, filled: Path, tmp_path: Path) -> None:
+    done = trouper("journal", "replay", "--at", "3", "--session", "main", "--fork", tmp_path / "fork", filled)
+    assert done.code == 0 and "wrote 3 records of 1 session" in done.out
+    assert trouper("run", "again", "--session", "main", "--root", tmp_path / "fork").code == 0
+    found = trouper("sessions", "--root", tmp_path / "fork").out
+    assert found.splitlines()[1].split()[:3] == ["main", "idle", "2"]
+
+
+def test_works_while_another_process_owns_the_root(trouper, root: Path) -> None:
+    """J9: a second writer is refused with the owner's pid, readers are not."""
+    log = open_log(root)
+    try:
+        assert "process" in trouper("journal", "ls", root).out
+        for command in COMMANDS:
+            assert trouper("journal", *command, root).code == 0
+        refused = trouper("run", "hello", "--root", root)
+        assert refused.code == 75 and f"process {os.getpid()}" in refused.err
+        one_line(refused.err)
+    finally:
+        log.close()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_damaged_journal_is_named_with_the_remedy(trouper, damaged: Path, command: tuple[str, ...]) -> None:
+    """J10: file, offset and sessions are named; never a silent skip."""
+    done = trouper("journal", *command, damaged)
+    if command[0] == "ls":  # Looks at the ends of the files and at the snapshot only.
+        assert done.code == 0
+        return
+    assert done.code == 65
+    said = done.out if command == ("verify",) else done.err
+    assert "segment-00000001.log" in said and "at byte" in said and "repair" in said
+    if command != ("verify",):
+        one_line(done.err)
+
+
+def test_repair_writes_a_new_journal_with_an_explicit_gap(trouper, damaged: Path, tmp_path: Path) -> None:
+    """J10."""
+    done = trouper("journal", "repair", damaged, tmp_path / "new")
+    assert done.code == 0 and "gap: record" in done.out
+    assert trouper("journal", "verify", tmp_path / "new").code == 0
+    shown = trouper("journal", "show", tmp_path / "new").out
+    assert "gap  records" in shown or "gap  record" in shown
+    again = trouper("journal", "repair", damaged, tmp_path / "new")
+    assert again.code == 73 and "exists already" in again.err
+    one_line(again.err)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_root_that_is_missing_a_file_or_empty_is_a_line_and_66(
+    trouper, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for place, words in (
+        ("nowhere", "there is no journal"),
+        ("file", "is a file"),
+        ("file/inside", "is a file"),
+        ("empty", "holds no journal"),
+    ):
+        done = trouper("journal", *command, tmp_path / place)
+        assert done.code == 66 and words in done.err, done
+        one_line(done.err)
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_an_unreadable_root_is_a_line_and_77(trouper, root: Path) -> None:
+    root.chmod(0)
+    try:
+        done = trouper("journal", "ls", root)
+        assert done.code == 77
+        one_line(done.err)
+    finally:
+        root.chmod(0o700)
+
+
+def test_a_newer_format_is_a_line_that_says_upgrade(trouper, root: Path) -> None:
+    """J14."""
+    segment = root / "segment-00000001.log"
+    header, rest = segment.read_bytes().split(b"\n", 1)
+    fields = decode_control(HEADER_MARK, header)
+    assert fields is not None
+    fields.pop("crc", None)
+    segment.write_bytes(encode_control(HEADER_MARK, {**fields, "version": 99}).rstrip(b"\n") + b"\n" + rest)
+    for command in (("ls",), ("show",), ("tail",), ("verify",), ("replay",)):
+        done = trouper("journal", *command, root)
+        assert done.code not in (0, 70) and "upgrade" in done.err, done
+        one_line(done.err)
+
+
+def test_wrong_arguments_are_a_line_and_2(trouper, filled: Path) -> None:
+    for wrong in (
+        ("journal",),
+        ("journal", "frob"),
+        ("journal", "ls", "--frob"),
+        ("journal", "show", filled, "--after", "-1"),
+        ("journal", "show", filled, "--limit", "many"),
+        ("journal", "show", filled, "--record", "9999"),
+        ("journal", "show", filled, "--session", "nobody"),
+        ("journal", "replay", filled, "--session", "nobody"),
+        ("journal", "replay", filled, "--at", "3"),
+        ("journal", "ls", filled, "--root", "/elsewhere"),
+        ("journal", "ls", "--root", filled, "--profile", "x"),
+        ("journal", "repair", filled),
+    ):
+        done = trouper(*wrong)
+        assert done.code == 2, (wrong, done)
+        one_line(done.err)
+
+
+def test_a_closed_pipe_ends_quietly(filled: Path) -> None:
+    """`| head`: no traceback, no message."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "trouper.cli", "journal", "show", str(filled)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert done.returncode == 141 and done.stderr == ""
