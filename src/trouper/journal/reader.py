@@ -54,9 +54,11 @@ class Reader:
         mark = b'"session":"%b"' % stream.encode() if stream is not None else b""
         while True:
             ended_sealed = False
+            newest = 0
             for found in self._parts(after):
                 if isinstance(found, Damage):
                     raise damaged(self.root, found)
+                newest = found.header.first
                 footer = found.footer
                 ended_sealed = footer is not None
                 if footer is not None and (footer.last <= after or found.archive == "" or not footer.may_hold(stream)):
@@ -69,7 +71,7 @@ class Reader:
                         if stream is None or (mark in payload and stream_of(payload) == stream) or is_gap(payload):
                             yield RawRecord(seq, self._resolved(payload))
             # A writer may have sealed what was its live segment while we read it; then there is more behind it.
-            if not ended_sealed or not self._has_more(after):
+            if not ended_sealed or not self._has_more(after, newest):
                 return
 
     def _parts(self, after: int) -> list[Segment | Damage]:
@@ -81,9 +83,10 @@ class Reader:
                 start = index
         return list(parts[start:])
 
-    def _has_more(self, after: int) -> bool:
+    def _has_more(self, after: int, newest: int) -> bool:
+        """Whether there is a segment behind the newest one that was read. One that was sealed without a record is not more."""
         live = self.layout().live
-        return live is not None and live.header.first > after and live.size > live.header_bytes
+        return live is not None and live.header.first > max(after, newest) and live.size > live.header_bytes
 
     def _blocks(self, segment: Segment, after: int) -> Iterator[Block]:
         file = self.open_segment(segment)
