@@ -24,7 +24,14 @@ Scope: TypeAlias = Annotated[
 Key: TypeAlias = Annotated[str, Param("Its name within the scope", min_length=1, max_length=NAME_MAX)]
 
 
-@tool(display_name="Remember", idempotent=True, destructive=False, open_world=False, needs=("memory",))
+@tool(
+    display_name="Remember",
+    idempotent=True,
+    destructive=False,
+    open_world=False,
+    concurrency_class="memory",
+    needs=("memory",),
+)
 async def remember(
     context: ToolContext,
     key: Key,
@@ -48,7 +55,7 @@ async def remember(
     return {"scope": memo.scope, "key": memo.key, "remembered": True, "created": _at(memo), "updated": _updated(memo)}
 
 
-@tool(display_name="Recall", readonly=True, open_world=False, needs=("memory",))
+@tool(display_name="Recall", readonly=True, open_world=False, concurrency_class="memory", needs=("memory",))
 async def recall(
     context: ToolContext,
     key: Annotated[str | None, Param("The name of one memory; or give text", max_length=NAME_MAX)] = None,
@@ -76,7 +83,14 @@ async def recall(
     return {"memories": [_shown(each) for each in hits]}
 
 
-@tool(display_name="Forget", idempotent=True, destructive=True, open_world=False, needs=("memory",))
+@tool(
+    display_name="Forget",
+    idempotent=True,
+    destructive=True,
+    open_world=False,
+    concurrency_class="memory",
+    needs=("memory",),
+)
 async def forget(context: ToolContext, key: Key, scope: Scope = "user") -> Json:
     """Remove a memory for good. Forgetting what is not there does no harm.
 
@@ -86,7 +100,7 @@ async def forget(context: ToolContext, key: Key, scope: Scope = "user") -> Json:
     return {"scope": scope, "key": key, "forgotten": await context.memory.forget(scope, key)}
 
 
-@tool(display_name="List Memories", readonly=True, open_world=False, needs=("memory",))
+@tool(display_name="List Memories", readonly=True, open_world=False, concurrency_class="memory", needs=("memory",))
 async def list_memories(
     context: ToolContext,
     scope: Scope = "user",

@@ -1,0 +1,353 @@
+"""What a runtime offers to tools and hosts: memory, stores, files, questions; needs checked before anything is advertised (B21-B24, T7, T9, T16)."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from trouper import CommandRejected, InvalidName, ToolContext, ToolResult, UsageError, open_runtime, tool
+from trouper._errors import ToolDefinitionError
+from trouper.events import QuestionAsked
+from trouper.models.scripted import Scripted, call, reply
+from trouper.testing.invariants import check_invariants
+from trouper.tools.builtin import (
+    ask_user,
+    default_tools,
+    forget,
+    kv_store,
+    list_memories,
+    read_file,
+    recall,
+    remember,
+    secret_store,
+)
+
+MEMORY_TOOLS = [remember, recall, forget, list_memories]
+
+
+def answers(model: Scripted, request: int) -> list[Any]:
+    return [answer.content for answer in model.requests[request].messages[-1].answers]
+
+
+def placed(open_checked: Any, directory: Path) -> Any:
+    return attrs.evolve(open_checked.environment(), directory=directory)
+
+
+# --- needs ---
+
+
+async def test_a_need_that_is_not_met_fails_before_the_journal_is_touched(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """T7: at construction, before the tool is ever advertised."""
+
+    @tool(needs=("subagents",))
+    async def boss(context: ToolContext) -> str:
+        """Needs others."""
+        return ""
+
+    with pytest.raises(ToolDefinitionError, match="'boss' needs 'subagents'"):
+        async with open_runtime(tmp_path / "root", model=Scripted([]), tools=[boss]):
+            raise AssertionError("never opened")
+    assert not (tmp_path / "root").exists()
+    async with open_checked(Scripted([])) as runtime:
+        with pytest.raises(ToolDefinitionError, match="'boss' needs 'subagents'"):
+            await runtime.session("a", tools=[boss])
+        assert runtime.sessions() == []
+        with pytest.raises(ToolDefinitionError, match="'read_file' needs 'files'"):
+            await runtime.session(
+                "a", tools=[read_file]
+            )  # This journal is on a disk of its own, with nothing beside it.
+
+
+async def test_the_default_tools_work_in_a_runtime_without_a_root(autojump_clock: Any) -> None:
+    """I21: in memory there are files too, in a directory of their own that is gone at the end."""
+    script = [
+        reply(call("write_file", path="a.txt", content="hello")),
+        reply(call("read_file", path="a.txt")),
+        reply("ok"),
+    ]
+    model = Scripted(script)
+    async with open_runtime(model=model, tools=default_tools(), durability="memory") as runtime:
+        session = await runtime.session("a")
+        result = await session.ask("go")
+        assert result.error is None and "hello" in json.dumps(answers(model, 2))
+        files = runtime.files_of("a")
+        assert files is not None and files.root.exists()
+    assert not files.root.exists()
+
+
+async def test_sessions_have_files_of_their_own(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
+    """T7, T17."""
+    model = Scripted([reply(call("write_file", path="notes/a.txt", content="mine")), reply("ok")], exhausted="cycle")
+    environment = placed(open_checked, tmp_path)
+    async with open_checked(model, tools=default_tools(), environment=environment) as runtime:
+        for name in ("one", "two"):
+            await (await runtime.session(name)).ask("go")
+    assert (tmp_path / "files" / "one" / "notes" / "a.txt").read_text() == "mine"
+    assert stat.S_IMODE(os.stat(tmp_path / "files" / "two" / "notes" / "a.txt").st_mode) == 0o600
+
+
+# --- outputs ---
+
+
+async def test_an_output_that_was_cut_is_kept_whole_and_the_note_says_where(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """T9: 64 KiB into the model, the full text under the session's files, readable by read_file."""
+
+    @tool
+    async def dump() -> str:
+        """Much."""
+        return "\n".join(f"line {number} {'x' * 80}" for number in range(5_000))
+
+    script = [reply(call("dump")), reply(call("read_file", path="outputs/call_1_1_0.txt", offset=4_990)), reply("ok")]
+    model = Scripted(script)
+    environment = placed(open_checked, tmp_path)
+    async with open_checked(model, tools=[dump, read_file], environment=environment) as runtime:
+        await (await runtime.session("a")).ask("go")
+    (cut,) = answers(model, 1)
+    assert len(cut) <= 65_536 and "'outputs/call_1_1_0.txt'" in cut and "read_file" in cut
+    assert "line 4995" in json.dumps(answers(model, 2))
+    kept = (tmp_path / "files" / "a" / "outputs" / "call_1_1_0.txt").read_text()
+    assert kept.count("\n") == 4_999
+    # Without a place the note promises nothing.
+    model = Scripted([reply(call("dump")), reply("ok")])
+    async with open_checked(model, tools=[dump]) as runtime:
+        await (await runtime.session("a")).ask("go")
+    assert "outputs/" not in answers(model, 1)[0] and "left out" in answers(model, 1)[0]
+
+
+async def test_outputs_are_kept_when_a_tool_wants_it(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
+    """T9: persist_output, and a raw output, also when the model has seen it all."""
+
+    @tool(persist_output=True)
+    async def careful() -> str:
+        """Kept."""
+        return "short"
+
+    @tool
+    async def raw() -> ToolResult:
+        """Has more to say than it shows."""
+        return ToolResult({"lines": 2}, raw_output="one\ntwo\n")
+
+    model = Scripted([reply(call("careful"), call("raw")), reply("ok")])
+    async with open_checked(model, tools=[careful, raw], environment=placed(open_checked, tmp_path)) as runtime:
+        await (await runtime.session("a")).ask("go")
+    outputs = tmp_path / "files" / "a" / "outputs"
+    assert (outputs / "call_1_1_0.txt").read_text() == "short"
+    assert (outputs / "call_1_1_1.txt").read_text() == "one\ntwo\n"
+
+
+# --- memory ---
+
+
+async def test_memory_outlives_sessions_and_processes(autojump_clock: Any, tmp_path: Path) -> None:
+    """B21: upsert keeps created; newest first; search; readable on disk; the journal is the truth."""
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        first = await runtime.memory.remember("user", "tea", {"kind": "green"}, summary="What to drink")
+        await runtime.memory.remember("user", "city", "Oslo")
+        await trio.sleep(60.0)
+        again = await runtime.memory.remember("user", "tea", {"kind": "black"}, summary="What to drink")
+        assert again.created == first.created
+        assert [memo.key for memo in await runtime.memory.list("user")] == ["tea", "city"]
+        assert [memo.key for memo in await runtime.memory.search("black")] == ["tea"]
+        assert await runtime.memory.forget("user", "city") and not await runtime.memory.forget("user", "city")
+    document = json.loads((tmp_path / "memory" / "user" / "tea.json").read_text())
+    assert document["value"] == {"kind": "black"}
+    (tmp_path / "memory" / "user" / "tea.json").unlink()
+    (tmp_path / "memory.sqlite3").write_bytes(b"no database")
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        found = await runtime.memory.recall("user", "tea")
+        assert found is not None and found.value == {"kind": "black"}
+        assert [memo.key for memo in await runtime.memory.search("drink")] == ["tea"]
+        assert (tmp_path / "memory" / "user" / "tea.json").exists()
+        assert runtime.sessions() == []  # Its stream is no session.
+    assert check_invariants(tmp_path) == []
+
+
+async def test_memory_survives_in_snapshot_and_suffix(open_checked: Any, autojump_clock: Any) -> None:
+    """J13, B21: three starts, with a snapshot between them."""
+    from trouper.testing.crash_disk import CrashDisk
+
+    disk = CrashDisk()
+    for number in range(3):
+        async with open_runtime(
+            "/state", model=Scripted([reply("hi")]), disk=disk, environment=open_checked.environment()
+        ) as runtime:
+            assert [memo.key for memo in reversed(await runtime.memory.list("s"))] == [f"k{n}" for n in range(number)]
+            await runtime.memory.remember("s", f"k{number}", number)
+            await (await runtime.session(f"session{number}")).ask("hello")
+            await trio.sleep(1.0)
+        disk = disk.process()
+    open_checked.check(disk)
+
+
+async def test_memories_lapse(open_checked: Any, autojump_clock: Any) -> None:
+    """B21: TTL."""
+    async with open_checked(Scripted([])) as runtime:
+        await runtime.memory.remember("user", "code", 1234, ttl_s=30.0)
+        await trio.sleep(29.0)
+        assert await runtime.memory.recall("user", "code") is not None
+        await trio.sleep(2.0)
+        assert await runtime.memory.recall("user", "code") is None
+        assert await runtime.memory.search("1234") == [] and await runtime.memory.list("user") == []
+        assert await runtime.memory.forget_expired()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 129, "ü", "a b"])
+async def test_names_are_checked_everywhere(open_checked: Any, autojump_clock: Any, name: str) -> None:
+    """B22: a named error, for scopes, keys and sessions."""
+    async with open_checked(Scripted([])) as runtime:
+        with pytest.raises(InvalidName):
+            await runtime.memory.remember(name, "key", 1)
+        with pytest.raises(InvalidName):
+            await runtime.memory.remember("scope", name, 1)
+        with pytest.raises(InvalidName):
+            await runtime.session(name)
+
+
+async def test_the_model_remembers(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
+    """B21: remember, recall, forget, list; across sessions."""
+    script = [
+        reply(call("remember", key="tea", value="green", summary="What the user drinks")),
+        reply(call("recall", text="drinks"), call("recall", key="tea"), call("list_memories"), call("recall")),
+        reply(
+            call("forget", key="tea"), call("forget", key="tea"), call("recall", key="tea"), call("forget", key="../x")
+        ),
+        reply("ok"),
+    ]
+    model = Scripted(script)
+    async with open_checked(model, tools=MEMORY_TOOLS, environment=placed(open_checked, tmp_path)) as runtime:
+        await (await runtime.session("a")).ask("go")
+    searched, recalled, listed, neither = answers(model, 2)
+    assert searched["memories"][0]["value"] == "green" and recalled["value"] == "green"
+    assert listed["memories"][0]["key"] == "tea" and "not both" in neither
+    gone, twice, missing, bad = answers(model, 3)
+    assert gone["forgotten"] is True and twice["forgotten"] is False and missing["found"] is False
+    assert "is not a valid name" in bad
+
+
+# --- stores ---
+
+
+async def test_key_values_are_the_sessions_own(tmp_path: Path) -> None:
+    """B24. In real time: the stores work in threads, and a virtual clock runs on meanwhile."""
+    model = Scripted([reply(call("kv_store", action="set", key="page", value=3)), reply("ok")], exhausted="cycle")
+    async with open_runtime(tmp_path, model=model, tools=[kv_store]) as runtime:
+        await (await runtime.session("one")).ask("go")
+        assert await runtime.services("one").kv.get("page") == 3
+        await runtime.session("two")
+        assert await runtime.services("two").kv.get("page") is None
+    assert check_invariants(tmp_path) == []
+
+
+async def test_a_secret_is_asked_for_and_shows_nowhere(tmp_path: Path) -> None:
+    """B24, T16, I36: the answer goes to the secret store; the model and the journal get a reference; a tool can use it."""
+    used: list[str | None] = []
+
+    @tool(needs=("secrets",))
+    async def log_in(context: ToolContext, secret: str) -> str:
+        """Uses a stored secret."""
+        used.append(await context.secrets.get(secret))
+        return "logged in"
+
+    def use(request: Any) -> Any:
+        reference = request.messages[-1].answers[0].content["answers"][0]["answer"]["secret"]
+        return reply(call("log_in", secret=reference), call("secret_store", action="list"))
+
+    question = {"text": "Your password?", "secret": True}
+    model = Scripted([reply(call("ask_user", questions=[question])), use, reply("ok")])
+    tools = [ask_user, log_in, secret_store]
+    async with open_runtime(tmp_path, model=model, tools=tools) as runtime:
+        session = await runtime.session("a")
+        async with session.turn("go") as turn:
+            async for event in turn:
+                if isinstance(event, QuestionAsked):
+                    assert event.texts == ("Your password?",)
+                    await session.answer_question(event.question, "hunter2-hunter2")
+        assert turn.result is not None and turn.result.text == "ok"
+    assert used == ["hunter2-hunter2"]
+    path = tmp_path / "secrets" / "a.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and "hunter2-hunter2" in path.read_text()
+    assert check_invariants(tmp_path, secrets=["hunter2-hunter2"]) == []
+    assert "hunter2" not in repr([request.messages for request in model.requests])
+
+
+async def test_a_keyring_keeps_secrets_if_there_is_one(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
+    """B24: the system keyring instead of a file."""
+
+    class Ring:
+        def __init__(self) -> None:
+            self.held: dict[tuple[str, str], str] = {}
+
+        def get_password(self, service: str, name: str) -> str | None:
+            return self.held.get((service, name))
+
+        def set_password(self, service: str, name: str, password: str) -> None:
+            self.held[service, name] = password
+
+        def delete_password(self, service: str, name: str) -> None:
+            del self.held[service, name]
+
+    ring = Ring()
+    environment = attrs.evolve(placed(open_checked, tmp_path), keyring=ring)
+    async with open_checked(Scripted([]), environment=environment) as runtime:
+        await runtime.session("a")
+        await runtime.services("a").secrets.set("key", "s3cret-value")
+        assert await runtime.services("a").secrets.get("key") == "s3cret-value"
+    assert list(ring.held.values()) == ["s3cret-value"]
+    assert not any("s3cret" in path.read_text() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
+
+
+# --- questions ---
+
+
+async def test_questions_are_answered_declined_or_lapse(open_checked: Any, autojump_clock: Any) -> None:
+    """T16: choices are checked; silence is no answer."""
+    two = [{"text": "Colour?", "choices": ["red", "blue"]}, {"text": "Which?", "choices": ["a", "b"], "multiple": True}]
+    one = [{"text": "Why?"}]
+    model = Scripted(
+        [
+            reply(call("ask_user", questions=two)),
+            reply(call("ask_user", questions=one)),
+            reply(call("ask_user", questions=one, timeout_s=60)),
+            reply("ok"),
+        ]
+    )
+    async with open_checked(model, tools=[ask_user]) as runtime:
+        session = await runtime.session("a")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.ask, "go")
+            await trio.sleep(500.0)  # T16: the user takes his time, more than a tool's time-out.
+            (pending,) = session.questions
+            with pytest.raises(UsageError, match="2 parts"):
+                await session.answer_question(pending.id, "red")
+            with pytest.raises(UsageError, match="'green' is not among the choices"):
+                await session.answer_question(pending.id, "green", ["a"])
+            await session.answer_question(pending.id, "red", ["a", "b"])
+            await trio.sleep(1.0)
+            await session.decline_question(session.questions[0].id)
+            with pytest.raises(CommandRejected, match="no question"):
+                await session.answer_question(pending.id, "red", ["a"])
+        assert not session.questions
+    assert answers(model, 1)[0]["answers"][1]["answer"] == ["a", "b"]
+    assert answers(model, 2)[0] == {"status": "declined"}
+    assert answers(model, 3)[0] == {"status": "timed_out"}
+
+
+async def test_a_secret_needs_a_place(open_checked: Any, autojump_clock: Any) -> None:
+    """B24: rather no answer than a value that is kept nowhere safe."""
+    model = Scripted([reply(call("ask_user", questions=[{"text": "Key?", "secret": True}])), reply("ok")])
+    async with open_checked(model, tools=[ask_user]) as runtime:
+        session = await runtime.session("a")
+        result = await session.ask("go")
+        assert result.text == "ok" and not session.questions
