@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import trio
 
@@ -19,7 +18,7 @@ async def _gate(name: str) -> None:
 @tool(background=True, idempotent=True)
 async def harvest(context: ToolContext, field: str = "north") -> dict[str, str | int]:
     """Harvest a field. Slow: ends when somebody opens the gate."""
-    Path(os.environ["TEST_GATES"], f"started-{field}-{context.attempt}").touch()
+    await trio.Path(os.environ["TEST_GATES"], f"started-{field}-{context.attempt}").touch()
     context.report_progress(1, 2, "rows")
     await _gate(f"open-{field}")
     return {"field": field, "attempt": context.attempt}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from terminal_driver import AtTerminal, in_order
+
 from trouper.testing.invariants import check_invariants
 
 TOOLS = str(Path(__file__).with_name("slow_tools.py"))

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 from terminal_driver import AtTerminal, in_order, run
+
 from trouper.replay import open_journal
 from trouper.testing.invariants import check_invariants
 

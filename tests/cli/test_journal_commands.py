@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from terminal_driver import in_order
+
 from trouper.journal import open_log
 from trouper.journal.format import HEADER_MARK, decode_control, encode_control
 

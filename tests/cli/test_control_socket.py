@@ -1,0 +1,98 @@
+"""Commands change a root that another process owns through its control socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from terminal_driver import AtTerminal
+
+from trouper.cli.control import NAME, ask_owner
+
+TOOLS = str(Path(__file__).with_name("slow_tools.py"))
+
+
+@pytest.fixture
+def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[AtTerminal, Path]]:
+    """A chat with a slow task running."""
+    gates = tmp_path / "gates"
+    gates.mkdir()
+    monkeypatch.setenv("TEST_GATES", str(gates))
+    # Longer than an address of a Unix socket may be.
+    root = tmp_path / ("deep-" * 20) / "state"
+    root.parent.mkdir(mode=0o700)
+    with AtTerminal("chat", "--root", str(root), "--tools", TOOLS) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.line("run harvest")
+        terminal.wait_for("I will tell you when it is done.")
+        yield terminal, root
+
+
+def test_a_task_is_seen_and_cancelled_from_outside(trouper, owner: tuple[AtTerminal, Path]) -> None:
+    """B5, B13: a read-only view of the task, and a cancel that reaches the tool at once."""
+    terminal, root = owner
+    (row,) = map(json.loads, trouper("tasks", "--state", "running", "--json", "--root", root).out.splitlines())
+    assert row["session"] == "main" and row["about"]["spec"]["tool"] == "harvest"
+    done = trouper("tasks", "cancel", row["id"], "--root", root)
+    assert done.code == 0 and done.out == f"cancelled: {row['id']}\n"
+    terminal.wait_for("■ cancelled: Background call of harvest")
+    terminal.wait_for("News: Task cancelled")
+    again = trouper("tasks", "cancel", row["id"], "--root", root)
+    assert again.code == 2 and "has ended already" in again.err
+    assert "cancelled" in trouper("tasks", "show", row["id"], "--root", root).out
+
+
+def test_messages_schedules_and_memory_reach_the_owner(trouper, owner: tuple[AtTerminal, Path]) -> None:
+    terminal, root = owner
+    assert trouper("sessions", "send", "main", "hello from outside", "--root", root).code == 0
+    terminal.wait_for("You said: hello from outside")
+    made = trouper(
+        "schedules", "create", "--session", "main", "--cron", "0 9 * * *", "--message", "hi", "--json", "--root", root
+    )
+    schedule = json.loads(made.out)["schedule_id"]
+    assert schedule in trouper("schedules", "--root", root).out
+    assert trouper("schedules", "cancel", schedule, "--root", root).code == 0
+    assert schedule not in trouper("schedules", "--root", root).out
+    assert trouper("memory", "set", "people", "ada", '{"likes": "tea"}', "--root", root).code == 0
+    assert json.loads(trouper("memory", "show", "people", "ada", "--root", root).out) == {"likes": "tea"}
+    refused = trouper("sessions", "close", "nobody", "--root", root)
+    assert refused.code == 2 and "there is no session 'nobody'" in refused.err
+    assert f"process {terminal.pid} has the root open and answers" in trouper("doctor", "--root", root).out
+
+
+def test_the_socket_is_the_owners_alone(owner: tuple[AtTerminal, Path]) -> None:
+    """Security, sockets: 0600 in a directory of 0700; garbage and endless lines only cost the one who sends them."""
+    terminal, root = owner
+    assert stat.S_IMODE(os.stat(root / NAME).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(root).st_mode) == 0o700
+    for sent in (b"garbage\n", b"[1, 2]\n", b"[" * 200_000 + b"\n", b"x" * 2_000_000):
+        with socket.socket(socket.AF_UNIX) as plain:
+            descriptor = os.open(root, os.O_RDONLY)
+            plain.connect(f"/proc/self/fd/{descriptor}/{NAME}")
+            os.close(descriptor)
+            plain.settimeout(30)
+            try:
+                plain.sendall(sent)
+                answer = plain.recv(65_536)
+            except (BrokenPipeError, ConnectionResetError):
+                answer = b""
+            assert answer == b"" or json.loads(answer)["ok"] is False
+    answer = ask_owner(root, {"do": "ping"})
+    assert answer is not None and answer["pid"] == terminal.pid
+    unknown = ask_owner(root, {"do": "explode"})
+    assert unknown is not None and unknown["ok"] is False
+
+
+def test_a_socket_that_a_killed_owner_left_is_no_hindrance(trouper, owner: tuple[AtTerminal, Path]) -> None:
+    terminal, root = owner
+    terminal.kill()
+    terminal.wait_end()
+    assert (root / NAME).exists()
+    done = trouper("sessions", "close", "main", "--tools", TOOLS, "--root", root)
+    assert done.code == 0, done
+    assert "closed" in trouper("sessions", "--root", root).out

@@ -1,0 +1,237 @@
+"""Every command with wrong arguments, a missing root, a locked root, a damaged journal, no terminal: one line, the right code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from terminal_driver import run
+
+from trouper.cli import COMMANDS
+from trouper.journal import open_log
+
+LOOKING = (("sessions",), ("sessions", "show", "main"), ("tasks",), ("notifications",), ("schedules",), ("memory",))
+CHANGING = (
+    ("sessions", "close", "main"),
+    ("sessions", "send", "main", "hello"),
+    ("memory", "set", "people", "bob", "1"),
+    ("memory", "forget", "people", "ada"),
+    ("schedules", "create", "--session", "main", "--at", "2099-01-01T00:00:00Z", "--message", "hi"),
+)
+
+
+def one_line(said: str) -> None:
+    assert said.startswith("trouper: ") and said.count("\n") == 1 and "Traceback" not in said, said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_there(trouper, command: str) -> None:
+    done = trouper(command, "--help")
+    assert done.code == 0 and done.out.startswith(f"usage: trouper {command}") and not done.err
+
+
+def test_the_overview_lists_every_command(trouper) -> None:
+    for arguments in ((), ("--help",), ("help",)):
+        done = trouper(*arguments)
+        assert done.code == 0 and all(f"  {name} " in done.out for name in COMMANDS)
+    assert trouper("--version").out.startswith("trouper ")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("frob",),
+        ("--frob",),
+        ("demo", "--frob"),
+        ("chat", "--session"),
+        ("run",),
+        ("run", ""),
+        ("run", "hello", "--model", "llama"),
+        ("run", "hello", "--tools", "nonsense"),
+        ("run", "hello", "--session", "../x"),
+        ("run", "hello", "--attach", "/no/such/file"),
+        ("sessions", "frob"),
+        ("sessions", "show"),
+        ("sessions", "show", "nobody"),
+        ("sessions", "close", "nobody"),
+        ("tasks", "--state", "frob"),
+        ("tasks", "show", "task_none"),
+        ("tasks", "cancel", "task_none"),
+        ("notifications", "ack", "note_none"),
+        ("schedules", "create", "--session", "main"),
+        ("schedules", "create", "--session", "main", "--cron", "x", "--message", "hi"),
+        ("schedules", "create", "--session", "main", "--at", "1999-01-01T00:00:00Z", "--message", "hi"),
+        ("schedules", "create", "--session", "main", "--cron", "0 9 * * *", "--tool", "add", "--arguments", "{"),
+        ("schedules", "create", "--session", "main", "--cron", "0 9 * * *", "--tool", "nonsense"),
+        ("schedules", "cancel", "schedule_none"),
+        ("memory", "show", "people", "nobody"),
+        ("memory", "set", "..", "x", "1"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments_are_one_line_and_2(trouper, root: Path, wrong: tuple[str, ...]) -> None:
+    where = () if wrong[0].startswith(("frob", "-")) or wrong[0] == "demo" else ("--root", root)
+    done = trouper(*wrong, *where)
+    assert done.code == 2, done
+    one_line(done.err)
+
+
+@pytest.mark.parametrize("command", [*LOOKING, *CHANGING], ids=" ".join)
+def test_a_missing_root_is_one_line_and_66_and_nothing_is_made(
+    trouper, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    done = trouper(*command, "--root", tmp_path / "nowhere")
+    assert done.code == 66, done
+    one_line(done.err)
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_looking_works_while_somebody_owns_the_root(trouper, root: Path, command: tuple[str, ...]) -> None:
+    """J9."""
+    log = open_log(root)
+    try:
+        assert trouper(*command, "--root", root).code == 0
+    finally:
+        log.close()
+
+
+@pytest.mark.parametrize("command", [*CHANGING, ("run", "hello"), ("chat",)], ids=" ".join)
+def test_changing_a_root_whose_owner_takes_no_commands_is_one_line_and_75(
+    trouper, root: Path, command: tuple[str, ...]
+) -> None:
+    """J9: refused before anything happens, with the owner's process id."""
+    log = open_log(root)
+    try:
+        before = (root / "segment-00000001.log").read_bytes()
+        done = trouper(*command, "--root", root)
+        assert done.code == 75 and "process" in done.err, done
+        one_line(done.err)
+        assert (root / "segment-00000001.log").read_bytes() == before
+    finally:
+        log.close()
+
+
+@pytest.mark.parametrize("command", [("run", "hello"), ("chat",), ("memory", "set", "a", "b", "1")], ids=" ".join)
+def test_a_damaged_journal_is_not_written_to(trouper, damaged: Path, command: tuple[str, ...]) -> None:
+    """J10."""
+    (damaged / "segment-00000001.log").write_bytes((damaged / "segment-00000001.log").read_bytes()[:-200])
+    before = (damaged / "segment-00000001.log").read_bytes()
+    done = trouper(*command, "--root", damaged)
+    assert done.code == 65, done
+    one_line(done.err)
+    assert (damaged / "segment-00000001.log").read_bytes() == before
+
+
+def test_a_wrong_configuration_is_one_line_and_78(trouper, root: Path) -> None:
+    (root / "trouper.toml").write_text("modle = 'x'")
+    done = trouper("run", "hello", "--root", root)
+    assert done.code == 78 and "modle" in done.err
+    one_line(done.err)
+
+
+def test_a_missing_key_is_one_line_and_78(trouper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    done = trouper("run", "hello", "--model", "gemini:gemini-3-flash", "--root", tmp_path / "new")
+    assert done.code == 78 and "GEMINI_API_KEY" in done.err
+    one_line(done.err)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_bug_is_one_line_that_says_so(trouper, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trouper.cli import sessions
+
+    def broken(arguments: object) -> int:
+        raise RuntimeError("oh\nno \x1b[31m")
+
+    monkeypatch.setattr(sessions, "main", broken)
+    done = trouper("sessions")
+    assert done.code == 70 and "bug of Trouper" in done.err and "\x1b" not in done.err
+    one_line(done.err)
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(
+    trouper, root: Path, damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "TROUPER_MODEL"):
+        monkeypatch.delenv(variable, raising=False)
+    root.chmod(0o755)
+    (root / "trouper.toml").write_text("model = 'gemini:gemini-3-flash'")
+    done = trouper("doctor", "--root", root, "--json")
+    found = {row["check"]: row for row in map(json.loads, done.out.splitlines())}
+    assert done.code == 1
+    assert found["root"]["status"] == "problem" and "chmod 700" in found["root"]["message"]
+    assert found["model"]["status"] == "problem" and "GEMINI_API_KEY" in found["model"]["message"]
+    assert found["journal"]["status"] == "problem" and "repair" in found["journal"]["message"]
+    fresh = trouper("doctor", "--root", tmp_path / "nowhere")
+    assert fresh.code == 0 and "is not there yet" in fresh.out
+
+
+def test_doctor_is_content_with_a_healthy_root(trouper, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TROUPER_MODEL", raising=False)
+    done = trouper("doctor", "--root", root)
+    assert done.code == 0 and "problem" not in done.out and "every byte as it was written" in done.out
+
+
+def test_run_gives_the_reply_and_its_exit_code(trouper, tmp_path: Path) -> None:
+    done = trouper("run", "what is 6 * 7?", "--root", tmp_path / "new")
+    assert done.code == 0 and done.out == "6 * 7 = 42.\n" and not done.err
+    *events, result = map(json.loads, trouper("run", "hello", "--json", "--root", tmp_path / "new").out.splitlines())
+    assert result["type"] == "result" and result["text"] == "You said: hello" and result["stop_reason"] == "end_turn"
+    assert [event["type"] for event in events if not event.get("live")][-2:] == ["ModelReplied", "TurnEnded"]
+    assert "".join(event["text"] for event in events if event["type"] == "TextDelta") == "You said: hello"
+
+
+def test_run_that_stops_short_or_fails_says_so_by_its_code(trouper, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir(mode=0o700)
+    (tmp_path / "root" / "trouper.toml").write_text("[limits]\nmax_steps = 1")
+    done = trouper("run", "what is 6 * 7?", "--root", tmp_path / "root")
+    assert done.code == 3 and "max_steps" in done.err
+    one_line(done.err)
+
+
+def test_run_reads_the_prompt_from_stdin_and_waits_for_background_work(tmp_path: Path) -> None:
+    tools = tmp_path / "tools.py"
+    tools.write_text(
+        "import trio\nfrom trouper import tool\n@tool(background=True, budget_s=0.0)\nasync def dig() -> str:\n    'Dig.'\n    await trio.sleep(0.05)\n    return 'a hole'\n"
+    )
+    done = run("run", "-", "--wait", "--tools", str(tools), "--root", str(tmp_path / "new"), input="run dig\n")
+    assert done.returncode == 0, done.stderr
+    assert "News: Task succeeded" in done.stdout and "a hole" in done.stdout
+
+
+def test_chat_without_a_terminal_takes_lines_and_ends_with_them(tmp_path: Path) -> None:
+    done = run("chat", "--root", str(tmp_path / "new"), input="hello\n/nonsense\n/history\nwhat is 2 * 3?\n")
+    assert done.returncode == 0 and not done.stderr and "\x1b" not in done.stdout
+    shown = done.stdout
+    places = [
+        shown.index(part)
+        for part in ("> hello", "You said: hello", "! there is no /nonsense", "> what is 2 * 3?", "2 * 3 = 6.")
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", [("run", "hello"), ("chat",)], ids=" ".join)
+def test_a_closed_pipe_ends_run_and_chat_quietly(tmp_path: Path, command: tuple[str, ...]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trouper.cli", *command, "--root", str(tmp_path / "new")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stdin is not None
+    try:
+        process.stdin.write("hello\n")
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+    process.stdin = process.stdout = None
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 141 and said == ""

@@ -1,0 +1,142 @@
+"""`trouper.replay`: states, steps, differences, verdicts and forks of a journal that is only read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from trouper import Scripted, UsageError, open_runtime, tool
+from trouper.core.session import Phase, State
+from trouper.journal import JournalExists, JournalNotFound, open_log, repair
+from trouper.models import call, reply
+from trouper.replay import ReplayGap, differences, open_journal
+
+
+@tool
+async def add_up(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def _talk(root: Path) -> tuple[State, int]:
+    script = [reply("Let me see. ", call("add_up", a=1, b=2)), reply("It is 3."), reply("Hello.")]
+    async with open_runtime(root, model=Scripted(script), tools=[add_up]) as runtime:
+        one = await runtime.session("one")
+        await one.ask("what is 1 + 2?")
+        two = await runtime.session("two")
+        await two.ask("hello")
+        await runtime.memory.remember("people", "ada", 1)
+        return one.state, two.statistics().events
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    trio.run(_talk, tmp_path / "state")
+    return tmp_path / "state"
+
+
+def test_replay_of_all_records_is_the_live_state(tmp_path: Path) -> None:
+    """I10: replay(first n events) equals the live state after n events; here for the last n."""
+    live, _ = trio.run(_talk, tmp_path / "state")
+    journal = open_journal(tmp_path / "state")
+    assert journal.sessions == ("one", "two")
+    assert journal.state_at(journal.last, "one") == live
+
+
+def test_steps_lead_from_state_to_state(root: Path) -> None:
+    """I10: for every n, the state before a step is the state after the one before it."""
+    journal = open_journal(root)
+    before = State()
+    seen = 0
+    for step in journal.steps("one"):
+        assert step.before == before
+        assert journal.state_at(step.record.seq, "one") == step.after
+        before = step.after
+        seen += 1
+    assert seen == 5 and before.phase is Phase.IDLE
+
+
+def test_differences_name_the_fields_that_changed(root: Path) -> None:
+    journal = open_journal(root)
+    changed = {difference.path: difference for difference in journal.diff(2, 3, "one")}
+    assert (changed["phase"].before, changed["phase"].after) == ("thinking", "acting")
+    assert str(changed["phase"]) == 'phase: "thinking" -> "acting"'
+    assert journal.diff(3, 3, "one") == ()
+    assert differences(journal.state_at(5, "one"), journal.state_at(5, "one")) == ()
+
+
+def test_verify_decides_every_command_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I18: today's code yields the recorded events, or the first difference is named."""
+    verdict = open_journal(root).verify()
+    assert verdict.ok and verdict.rerun == 8 and verdict.divergences == ()
+
+    from trouper.core import decisions
+    from trouper.replay import journal as replaying
+
+    def decide(state: State, command: object) -> tuple[object, ...]:
+        events = decisions.decide(state, command)  # type: ignore[arg-type]
+        return events[:-1] if type(command).__name__ == "DeliverResult" else events
+
+    monkeypatch.setattr(replaying, "decide", decide)
+    (found,) = open_journal(root).verify().divergences
+    assert found.session == "one" and found.command == "DeliverResult" and "decides otherwise now" in found.problem
+
+
+def test_a_fork_goes_on_from_any_record_and_the_old_journal_is_untouched(root: Path, tmp_path: Path) -> None:
+    """J12 in the fork: the turn that was open at the cut is closed as after a crash."""
+    before = {path.name: path.read_bytes() for path in root.iterdir() if path.is_file()}
+    forked = open_journal(root).fork(3, tmp_path / "fork", "one")
+    assert forked.records == 3 and forked.sessions == ("one",)
+    assert {path.name: path.read_bytes() for path in root.iterdir() if path.is_file()} == before
+
+    async def go_on() -> None:
+        model = Scripted([reply("Again.")])
+        async with open_runtime(tmp_path / "fork", model=model, tools=[add_up]) as runtime:
+            session = await runtime.session("one")
+            assert session.last is not None and session.last.fault.kind == "process_ended"
+            assert (await session.ask("once more")).text == "Again."
+
+    trio.run(go_on)
+    assert open_journal(tmp_path / "fork").verify().ok
+    with pytest.raises(JournalExists):
+        open_journal(root).fork(3, tmp_path / "fork")
+
+
+def test_reading_takes_no_lock_and_writes_nothing(root: Path) -> None:
+    """J9, I11."""
+    log = open_log(root)
+    try:
+        before = sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(root))
+        journal = open_journal(root)
+        assert journal.verify().ok
+        assert list(journal.steps())
+        assert sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(root)) == before
+    finally:
+        log.close()
+
+
+def test_a_hole_is_named_and_never_skipped(root: Path, tmp_path: Path) -> None:
+    """J10."""
+    segment = root / "segment-00000001.log"
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"Let me see.")] ^= 1
+    segment.write_bytes(data)
+    assert not open_journal(root).verify().ok
+    repair(root, tmp_path / "repaired")
+    journal = open_journal(tmp_path / "repaired")
+    assert journal.state_at(2, "one").phase is Phase.THINKING
+    with pytest.raises(ReplayGap, match="hole before event"):
+        journal.state_at(journal.last, "one")
+
+
+def test_misuse_is_named(root: Path, tmp_path: Path) -> None:
+    journal = open_journal(root)
+    with pytest.raises(UsageError, match="holds 2 sessions"):
+        journal.state_at(3)
+    with pytest.raises(UsageError, match="no session 'nobody'"):
+        journal.state_at(3, "nobody")
+    with pytest.raises(JournalNotFound):
+        open_journal(tmp_path / "nowhere")
