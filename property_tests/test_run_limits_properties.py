@@ -1,0 +1,143 @@
+"""Limits on background runs through the whole runtime: spawn, spill, finish, fail, cancel, close, crash and restart in any order (B6, B10, I19).
+
+The lifecycle alone is tried by `test_task_properties`; here sessions decide at once, wait for a disk, lose their actors and their process, and still no prefix of the
+journal has more runs than the limits allow, and no permit is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trouper import Limits, ToolContext, ToolError, TrouperError, tool
+from trouper.actors.environment import Environment
+from trouper.journal.reader import Reader
+from trouper.models.scripted import Scripted, call, reply
+from trouper.runtime import Runtime, open_runtime
+from trouper.testing.crash_disk import CrashDisk
+from trouper.testing.invariants import check_invariants, records_of
+from trouper.testing.schedule import run_simulated
+from trouper.testing.sources import START_MS, CountedIds, VirtualWall, seeded
+
+LIMITS = Limits(runs_per_session=3, runs_per_runtime=7, grace_s=1.0, heartbeat_s=60.0)
+STEPS = 60
+PROCESSES = 3
+
+
+@tool(background=True, idempotent=True)
+async def again(context: ToolContext, seconds: float = 1.0, how: str = "fine") -> str:
+    """May be repeated."""
+    await trio.sleep(seconds)
+    if how == "fail":
+        raise ToolError("no")
+    if how == "bug":
+        raise RuntimeError("a bug")
+    return how
+
+
+@tool(background=True)
+async def once(context: ToolContext, seconds: float = 1.0, how: str = "fine") -> str:
+    """May not; and tidies up slowly when it is cancelled."""
+    try:
+        await trio.sleep(seconds)
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.5 if how == "slow" else 0.0)
+    return how
+
+
+def check_permits(runtime: Runtime) -> None:
+    held = {name: actor.state.tasks.active for name, actor in runtime._actors.items()}
+    assert max(held.values(), default=0) <= LIMITS.runs_per_session, held
+    assert sum(held.values()) <= LIMITS.runs_per_runtime, held
+    assert runtime.permits.total <= LIMITS.runs_per_runtime
+
+
+async def act(runtime: Runtime, draw: random.Random) -> None:
+    session = await runtime.session(f"s{draw.randrange(5)}")
+    what = draw.choice(("spawn", "spawn", "spawn", "spawn", "ask", "cancel", "wait", "crash"))
+    arguments = {
+        "seconds": draw.choice((0.0, 0.5, 5.0, 60.0)),
+        "how": draw.choice(("fine", "fine", "fail", "bug", "slow")),
+    }
+    match what:
+        case "spawn":
+            await session.spawn(draw.choice(("again", "once")), arguments)
+        case "ask":
+            await session.ask(f"{draw.choice(('again', 'once'))} {arguments['seconds']} {arguments['how']}")
+        case "cancel":
+            for task in session.tasks(state="running").tasks[: draw.randrange(1, 4)]:
+                await session.cancel(task.id)
+        case "wait":
+            await trio.sleep(draw.choice((0.0, 0.3, 2.0, 30.0)))
+        case "crash":
+            if draw.random() < 0.2:
+                runtime._actors[session.id].start(_bug)
+
+
+async def _bug() -> None:
+    raise RuntimeError("a bug in an actor")
+
+
+def model() -> Scripted:
+    def answer(request: Any) -> Any:
+        last = request.messages[-1]
+        if last.role == "user" and last.kind == "normal":
+            name, seconds, how = last.text.split()
+            return reply(*(call(name, seconds=float(seconds), how=how) for _ in range(2)))
+        return reply("noted")
+
+    return Scripted([answer] * 5_000)
+
+
+async def process(disk: CrashDisk, environment: Environment, seed: int, final: bool) -> None:
+    draw = seeded(seed, f"users {environment.pid}")
+    async with open_runtime(
+        "/state", model=model(), tools=[again, once], limits=LIMITS, disk=disk, environment=environment
+    ) as runtime:
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                nursery.start_soon(user, runtime, seeded(seed, f"user {environment.pid} {number}"))
+        check_permits(runtime)
+        if final:
+            await trio.sleep(1_000.0)
+            assert runtime.permits.total == 0, "a permit was lost"
+            session = await runtime.session("last")
+            for _ in range(LIMITS.runs_per_session):
+                await session.spawn("again", {"seconds": draw.random()})
+            await trio.sleep(100.0)
+            assert runtime.permits.total == 0
+
+
+async def user(runtime: Runtime, draw: random.Random) -> None:
+    for _ in range(STEPS // 4):
+        with contextlib.suppress(ToolError, TrouperError):
+            await act(runtime, draw)
+        check_permits(runtime)
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_limits_hold_and_permits_come_back(seed: int) -> None:
+    disk, ids, elapsed = CrashDisk(), CountedIds(), 0
+    for number in range(PROCESSES):
+        final = number == PROCESSES - 1
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        wall = VirtualWall(clock, START_MS + elapsed)
+        environment = Environment(
+            now=lambda wall=wall: wall() / 1000,  # type: ignore[misc]
+            ids=ids,
+            random=seeded(seed, f"jitter {number}"),
+            pid=number,
+        )
+        run_simulated(process, disk, environment, seed, final, seed=seed + number, clock=clock)
+        elapsed += round(clock.current_time() * 1000) + 1_000
+        disk = disk.process()
+    wrong = check_invariants(records_of(Reader(disk, "/state")), limits=LIMITS, complete=True)
+    assert not wrong, "\n".join(map(str, wrong))
