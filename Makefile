@@ -36,6 +36,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m trouper.docs --check
 
 format: $(STAMP)
 	$(BIN)/ruff format .

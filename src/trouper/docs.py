@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trouper.core.messages import Json
 from trouper.tools.contract import Tool
@@ -34,9 +35,57 @@ def tools_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def lifecycles_page() -> str:
+    """design/LIFECYCLES.md: the tables of the core, drawn."""
+    from trouper.core import memory, notification, schedule, session, task_events
+    from trouper.core.lifecycle import draw_mermaid, draw_table
+
+    tables: list[tuple[str, str, str, Any]] = [
+        ("Session", "core/session.py", "A turn is the way from `idle` and back.", session.TRANSITIONS),
+        ("Task", "core/task_events.py", "A background run (B11). Terminal is final (I28).", task_events.TRANSITIONS),
+        ("Notification", "core/notification.py", "The durable queue (B14, I30).", notification.TRANSITIONS),
+        ("Schedule", "core/schedule.py", "When something is to happen (B18).", schedule.TRANSITIONS),
+        (
+            "Fire of a schedule",
+            "core/schedule.py",
+            "Claimed before it acts, completed after (I32).",
+            schedule.FIRE_TRANSITIONS,
+        ),
+        ("Memory", "core/memory.py", "One entry (B21).", memory.TRANSITIONS),
+    ]
+    parts = [
+        "# Lifecycles",
+        "Written by `python -m trouper.docs` from the tables in `trouper.core`; do not edit.",
+        "Each lifecycle is one enum and one table. What is not in the table cannot happen: `evolve` refuses it.",
+        "The pictures leave out events that move nothing; the tables list every move.",
+    ]
+    for name, module, about, table in tables:
+        parts += [
+            f"## {name}",
+            f"`{module}`. {about}",
+            f"```mermaid\n{draw_mermaid(table)}```",
+            f"```text\n{draw_table(table)}```",
+        ]
+    parts += ["## Commands by the state of a notification", "What a command by id does (B14).", _responses()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _responses() -> str:
+    from trouper.core.notification import RESPONSES, NotificationState
+
+    states = list(NotificationState)
+    commands = list(dict.fromkeys(command for command, _ in RESPONSES))
+    rows = [
+        f"| {command.__name__} | {' | '.join(RESPONSES[command, state] for state in states)} |" for command in commands
+    ]
+    head = f"| command | {' | '.join(state.value for state in states)} |"
+    return "\n".join([head, "|---" * (len(states) + 1) + "|", *rows])
+
+
 #: page -> its text, relative to the root of the project
 PAGES: Mapping[str, Callable[[], str]] = {
     "design/TOOLS.md": tools_page,
+    "design/LIFECYCLES.md": lifecycles_page,
 }
 
 
