@@ -27,10 +27,10 @@ demo: $(STAMP)
 	@$(BIN)/trouper demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

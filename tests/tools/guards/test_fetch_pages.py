@@ -70,10 +70,10 @@ async def test_head_asks_for_no_body() -> None:
 @pytest.mark.parametrize(
     ("encoding", "body"),
     [
-        ("gzip", gzip.compress(b"hello" * 100)),
+        ("gzip", gzip.compress(b"hello" * 100, mtime=0)),
         ("deflate", zlib.compress(b"hello" * 100)),
         ("identity", b"hello" * 100),
-        ("X-GZIP", gzip.compress(b"hello" * 100)),
+        ("X-GZIP", gzip.compress(b"hello" * 100, mtime=0)),
     ],
 )
 async def test_encodings_are_undone(encoding: str, body: bytes) -> None:
