@@ -1,0 +1,105 @@
+"""Every code block of the README and of the guides is run.
+
+python: as a program, in an empty directory. A `text` block right behind it is what it prints; a line `...` there stands for any lines.
+sh:     command by command, in an empty directory. `make` targets are looked up in the Makefile instead of run.
+toml:   as a `trouper.toml`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trouper.cli.configuration import read_configuration
+
+ROOT = Path(__file__).parents[1]
+#: The actors guide has a test of its own, which also runs its program under many schedules.
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "design" / "guides").glob("*.md") if page.name != "actors.md"),
+]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_RUN = {"python", "sh", "toml"}
+_SHOWN_ONLY = {"text", "mermaid", "json"}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return [(found[1], found[2]) for found in _BLOCK.finditer(page.read_text())]
+
+
+def cases() -> list[object]:
+    found = []
+    for page in PAGES:
+        listed = blocks(page)
+        for number, (kind, code) in enumerate(listed):
+            following = listed[number + 1][1] if number + 1 < len(listed) and listed[number + 1][0] == "text" else None
+            if kind in _RUN:
+                found.append(pytest.param(kind, code, following, id=f"{page.name}-{number + 1}-{kind}"))
+    return found
+
+
+def test_every_block_says_what_it_is() -> None:
+    for page in PAGES:
+        assert page.read_text().count("\n```") % 2 == 0, f"{page.name}: a block is not closed"
+        for kind, _ in blocks(page):
+            assert kind in _RUN | _SHOWN_ONLY, f"{page.name}: a block of {kind!r} is neither run nor text"
+
+
+@pytest.mark.parametrize(("kind", "code", "printed"), cases())
+def test_the_block_works(kind: str, code: str, printed: str | None, tmp_path: Path) -> None:
+    match kind:
+        case "python":
+            out = _run([sys.executable, "-c", code], tmp_path)
+            if printed is not None:
+                _compare(out, printed)
+        case "sh":
+            out = "".join(_command(line, tmp_path) for line in _lines(code))
+            if printed is not None:
+                _compare(out, printed)
+        case "toml":
+            (tmp_path / "trouper.toml").write_text(code)
+            assert read_configuration(tmp_path).found
+
+
+def _lines(code: str) -> list[str]:
+    return [line for line in code.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _command(line: str, place: Path) -> str:
+    words = line.split()
+    if words[0] == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert words[1] in targets, f"the Makefile has no target {words[1]!r}"
+        return ""
+    if words[:2] == ["pip", "install"]:
+        assert all(word.startswith(("trouper", "'trouper")) for word in words[2:])
+        return ""
+    return _run(["bash", "-e", "-o", "pipefail", "-c", line], place)
+
+
+def _run(command: list[str], place: Path) -> str:
+    environment = {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("TROUPER_") and not name.endswith("_API_KEY")
+        },
+        "HOME": str(place),
+        "XDG_DATA_HOME": str(place / ".data"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _compare(out: str, printed: str) -> None:
+    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in printed.splitlines())
+    assert re.fullmatch(pattern, out), f"printed:\n{out}\nthe page says:\n{printed}"
