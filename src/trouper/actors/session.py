@@ -805,9 +805,13 @@ class SessionActor:
     async def _deliver(self, command: Command) -> None:
         assert self._ref is not None
         try:
-            self._ref.tell(command)
-        except MailboxFull:
-            await self._ref.send(command)
+            try:
+                self._ref.tell(command)
+            except MailboxFull:
+                await self._ref.send(command)
+        except ActorGone:
+            # Work that ends while the session stops: what it did not report, the next start finds open.
+            logger.debug("session %s has stopped; %s came too late", self.session, type(command).__name__)
 
     def _tell(self, command: Command) -> None:
         """Something nice to have: dropped when the mailbox is full."""
