@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 from session_watch import names, recorded, seen
@@ -314,3 +316,30 @@ def test_each_turn_knows_its_own_number_in_whatever_batch_it_began():
 
     ends = run_simulated(main, choices=[])
     assert sorted(ends) == [(1, "interrupt", ""), (2, "end_turn", ends[-1][2])]
+
+
+class SlowToClose(Scripted):
+    """Its connection takes three seconds to close, whatever happens."""
+
+    @asynccontextmanager
+    async def stream(self, request):
+        async with super().stream(request) as chunks:
+            try:
+                yield chunks
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(3)
+
+
+async def test_a_call_that_is_slow_to_close_does_not_take_the_next_ones_words(autojump_clock, open_checked):
+    """L13, L15: the text of the second turn is kept, though the first one's stream closes in the middle of it."""
+    model = SlowToClose([reply("Old ", stall(60), "x"), reply("New ", "words ", stall(60), "x")])
+    async with open_checked(model, limits=Limits(grace_s=0.5)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("one"):
+            await trio.sleep(1)
+            await session.interrupt()
+        async with session.turn("two") as turn:
+            await trio.sleep(10)
+            await session.interrupt()
+            assert (await turn.wait_ended()).text == "New words "
