@@ -301,7 +301,7 @@ class Runtime(Overview):
 
     async def in_thread(self, work: Callable[[], Any]) -> Any:
         """Under virtual time, whose clock runs on while a thread works, it is done on the spot."""
-        if self.writer.is_threaded:
+        if getattr(trio.lowlevel.current_clock(), "autojump_threshold", None) is None:
             return await trio.to_thread.run_sync(work)
         await trio.lowlevel.checkpoint()
         return work()

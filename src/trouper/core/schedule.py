@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Literal, TypeAlias, assert_never
 
-from attrs import evolve as change
 from attrs import frozen
 
 from trouper._errors import CommandRejected
@@ -29,6 +28,7 @@ from trouper.core.cron import (
 from trouper.core.ids import ScheduleId, TaskId
 from trouper.core.lifecycle import Table, move
 from trouper.core.messages import Json
+from trouper.core.values import changed as change
 
 __all__ = [
     "CLAIMS_MAX",

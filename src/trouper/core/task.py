@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias, assert_never
 
-from attrs import evolve as change
 from attrs import frozen
 
 from trouper._errors import CommandRejected
@@ -76,6 +75,7 @@ from trouper.core.task_record import (
     TaskState,
     append_output,
 )
+from trouper.core.values import changed as change
 
 S = TaskState
 
