@@ -32,6 +32,7 @@ from trouper.core.settings import Budget, Compaction, Deadlines, Limits
 from trouper.journal import open_reader
 from trouper.journal.format import is_gap
 from trouper.runtime import Runtime, open_runtime
+from trouper.services.views import instant
 from trouper.session import Session
 from trouper.testing.chaos import Chaos
 from trouper.testing.crash_disk import CrashDisk, PowerCut
@@ -225,13 +226,19 @@ async def _user(world: World, runtime: Runtime, name: str, draw: random.Random, 
         _steer,
         _interrupt,
         _compact,
+        _spawn,
+        _spawn,
+        _cancel,
+        _notify,
+        _take,
+        _plan,
     ]
     for _ in range(draw.randrange(1, 6)):
         action = draw.choice(actions) if faults else _ask
         world.tell(f"{trio.current_time():.2f} {name}: {action.__name__[1:]}")
         try:
             await action(session, draw)
-        except TrouperError as error:
+        except (TrouperError, ToolError) as error:
             world.tell(f"{trio.current_time():.2f} {name}: {type(error).__name__}: {error}")
         await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
 
@@ -273,12 +280,60 @@ async def _compact(session: Session, draw: random.Random) -> None:
     await session.compact()
 
 
+async def _spawn(session: Session, draw: random.Random) -> None:
+    for _ in range(draw.randrange(1, 4)):
+        await session.spawn(
+            draw.choice(("careful", "slow")),
+            {"n": draw.randrange(5)},
+            signal_on_completion=draw.random() < 0.8,
+        )
+
+
+async def _cancel(session: Session, draw: random.Random) -> None:
+    for task in session.tasks(state="running").tasks[: draw.randrange(1, 3)]:
+        await session.cancel(draw.choice((task.id, task.about.origin_call or task.id)))
+
+
+async def _notify(session: Session, draw: random.Random) -> None:
+    key = draw.choice((None, "key"))
+    with session.hold_notifications():
+        await session.notify("Ding", "dong", dedupe_key=key, wake=draw.random() < 0.8)
+        await trio.sleep(draw.choice((0.0, 0.2, 3.0)))
+
+
+async def _take(session: Session, draw: random.Random) -> None:
+    """A host that takes notifications itself, and now and then forgets to say what became of one."""
+    with session.notifications() as inbox, trio.move_on_after(draw.choice((0.1, 2.0))):
+        async for notification in inbox:
+            match draw.randrange(3):
+                case 0:
+                    await session.acknowledge(notification.id)
+                case 1:
+                    await session.requeue(notification.id, reason="later")
+                case _:
+                    return
+
+
+async def _plan(session: Session, draw: random.Random) -> None:
+    at = instant(session._now() + draw.choice((1.0, 30.0)))
+    if draw.random() < 0.5:
+        await session.create_schedule(title="once", at=at, message="now")
+    else:
+        when = (
+            {"at": at} if draw.random() < 0.5 else {"cron": "* * * * *", "missed": draw.choice(("skip", "once", "all"))}
+        )
+        await session.create_schedule(title="run", tool="careful", arguments={"n": 1}, **when)
+
+
 async def _come_to_rest(world: World, runtime: Runtime) -> None:
     """Faults are off: every session answers, every run ends, every notification arrives (I26)."""
     for info in runtime.sessions():
         if info.phase == "closed":
             continue
         session = await runtime.session(info.id)
+        await trio.sleep(100.0)
+        for schedule in session.schedules():
+            await session.cancel_schedule(schedule.id)
         await _wait_idle(session)
         result = await session.ask("are you still there?")
         if result.error is not None:
@@ -290,7 +345,8 @@ async def _wait_idle(session: Session) -> None:
     """Until there is nothing left that the session waits for."""
     async for _ in session.events():
         state = session._state
-        if state.turn is None and not state.tasks.live and not state.notifications.pending:
+        waits = any(each.wake or each.state.value != "queued" for each in state.notifications.pending.values())
+        if state.turn is None and not state.tasks.live and not waits:
             return
 
 
