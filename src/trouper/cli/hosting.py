@@ -85,25 +85,21 @@ async def _opened(
         yield runtime
 
 
-async def wait_signal() -> int:
-    """Wait for SIGINT or SIGTERM; returns the exit code that it stands for. A caller that handles SIGINT otherwise catches it first."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for number in signals:
-            return INTERRUPTED if number == signal.SIGINT else STOPPED
-    raise AssertionError("signals never end")
-
-
 @asynccontextmanager
 async def ended_by_signals() -> AsyncIterator[None]:
     """A signal cancels the block, and what it holds is closed in order; then the program ends with the signal's code."""
     code: list[int] = []
 
-    async def watch(scope: trio.CancelScope) -> None:
-        code.append(await wait_signal())
-        scope.cancel()
+    async def watch(scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                code.append(INTERRUPTED if number == signal.SIGINT else STOPPED)
+                scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch, nursery.cancel_scope)
+        # Listens before anything else does: what runs inside leaves signals to us.
+        await nursery.start(watch, nursery.cancel_scope)
         yield
         nursery.cancel_scope.cancel()
     if code:
