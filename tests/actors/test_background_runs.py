@@ -14,6 +14,7 @@ from trouper import Budget, Limits, ToolContext, ToolError, tool
 from trouper.actors.runs import RunHost
 from trouper.core.task_record import LOG_MAX_CHARS, TAIL_MAX_CHARS, TaskState
 from trouper.models.scripted import Scripted, call, reply
+from trouper.testing.crash_disk import CrashDisk
 
 
 async def test_in_time_there_is_a_result_and_no_task(open_checked: Any, autojump_clock: Any) -> None:
@@ -382,3 +383,25 @@ def test_the_session_actor_is_what_runs_expect() -> None:
 
     names = {name for name in vars(RunHost) if not name.startswith("_")}
     assert names <= {*dir(SessionActor), *SessionActor.__annotations__}
+
+
+async def test_without_a_record_there_is_no_background_run(open_checked: Any, autojump_clock: Any) -> None:
+    """B2: the disk is full when the turn wants to let go; the call is cancelled, and the model is told why."""
+    disk = CrashDisk()
+    probe = Probe()
+    model = spill_script(seconds=50.0)
+    async with open_checked(
+        model, tools=[probe.slow()], disk=disk, durability="fsync", budget=Budget(inline_s=30)
+    ) as runtime:
+        session = await runtime.session("a")
+        async with session.turn("go") as turn:
+            async for event in turn:
+                if type(event).__name__ == "CallStarted":
+                    await probe.started_event.wait()
+                    disk.fill(leaving=0)
+                    await session.notify("Ding", wake=False)  # The first write that finds no room: the reserve takes it.
+        assert turn.result is not None
+        assert probe.cancelled == ["call_1_1_0"] and not session.tasks()
+        disk.capacity = None
+    answer = model.requests[1].messages[-1].answers[0]
+    assert answer.outcome.value == "cancelled" and "could not be recorded" in answer.content
