@@ -1,0 +1,63 @@
+"""A trio application: customers connect over TCP, say a line, and get the reply as it is spoken. One session each; hang up, come back, go on.
+
+python trio_app.py              serve on port 8042
+python trio_app.py --try        serve, and let two customers talk to it
+"""
+
+import sys
+
+import trio
+
+from trouper import Runtime, open_runtime
+from trouper.events import TextDelta
+
+
+async def customer(runtime: Runtime, stream: trio.SocketStream) -> None:
+    """The first line is the customer's name, each other one a question."""
+    lines = read_lines(stream)
+    session = await runtime.session(await anext(lines))
+    async for question in lines:
+        async with session.turn(question) as turn:  # A customer who hangs up leaves the block: the turn is interrupted.
+            async for event in turn:
+                if isinstance(event, TextDelta):
+                    await stream.send_all(event.text.encode())
+        await stream.send_all(b"\n")
+
+
+async def read_lines(stream: trio.SocketStream):
+    buffer = b""
+    async for data in stream:
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            yield line.decode()
+
+
+async def call_in(port: int, name: str, *questions: str) -> list[str]:
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    answers = []
+    async with stream:
+        await stream.send_all(f"{name}\n".encode())
+        for question in questions:
+            await stream.send_all(f"{question}\n".encode())
+            answer = b""
+            while not answer.endswith(b"\n"):
+                answer += await stream.receive_some()
+            answers.append(answer.decode().strip())
+    return answers
+
+
+async def main(port: int, just_try: bool) -> None:
+    async with open_runtime("./trio_app_state") as runtime, trio.open_nursery() as nursery:
+        serve = lambda stream: customer(runtime, stream)  # noqa: E731
+        listeners = await nursery.start(trio.serve_tcp, serve, port)
+        if just_try:
+            port = listeners[0].socket.getsockname()[1]
+            print(await call_in(port, "ada", "what is 6 * 7?", "thank you"))
+            print(await call_in(port, "bob", "hello"))
+            print([session.id for session in runtime.sessions()])
+            nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trying = "--try" in sys.argv
+    trio.run(main, 0 if trying else 8042, trying)

@@ -1,0 +1,66 @@
+"""The examples run as they stand, and print what they promise."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trouper.testing.invariants import check_invariants
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str, *arguments: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_trio_app(tmp_path: Path) -> None:
+    out = run("trio_app.py", "--try", cwd=tmp_path).splitlines()
+    assert out == ["['6 * 7 = 42.', 'You said: thank you']", "['You said: hello']", "['ada', 'bob']"]
+
+
+def test_support_agent_recalls_what_another_session_remembered(tmp_path: Path) -> None:
+    out = run("support_agent.py", cwd=tmp_path)
+    assert out.splitlines()[0] == "Noted: mornings it is."
+    assert "'status': 'on its way'" in out and "'prefers': 'mornings'" in out
+    assert out.splitlines()[-1].startswith("Order 17 is on its way")
+
+
+def test_long_crawl_survives_its_process(tmp_path: Path) -> None:
+    """B10: killed in mid-crawl, it goes on; every page once."""
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "long_crawl.py"), "40", "0.02"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "I will tell you when it is done." in line:
+            break
+    process.kill()
+    process.communicate()
+    out = run("long_crawl.py", "40", "0.02", cwd=tmp_path)
+    assert "going on with what the last process left behind" in out and "News: Task succeeded" in out
+    assert (tmp_path / "crawled.txt").read_text().split() == [str(page) for page in range(40)]
+    assert check_invariants(tmp_path / "crawl_state", complete=True) == []
+
+
+def test_the_property_tests_of_a_tool(tmp_path: Path) -> None:
+    assert run("test_my_tool.py", cwd=tmp_path).splitlines()[-1] == "ok"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("quart_trio") is None, reason="needs quart-trio, which is optional")
+def test_web_handler(tmp_path: Path) -> None:
+    assert run("web_handler.py", "--try", cwd=tmp_path).splitlines() == ["200 6 * 7 = 42.", "200 You said: and then?"]
