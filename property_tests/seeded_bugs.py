@@ -421,9 +421,9 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "tools-change-in-mid-turn",
         "a tool that is added while a turn runs is offered at once (L3)",
-        "actors/session.py",
-        "            tools=self._specs,\n            parallel_tool_calls",
-        "            tools=self.outfit.registry.specs(),\n            parallel_tool_calls",
+        "actors/asking.py",
+        "            tools=self._host.specs,\n            parallel_tool_calls",
+        "            tools=self._host.outfit.registry.specs(),\n            parallel_tool_calls",
         (TURNS,),
     ),
     Bug(

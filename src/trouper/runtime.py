@@ -27,11 +27,12 @@ from trouper._errors import InternalError, TrouperError
 from trouper.actors.environment import Environment
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
+from trouper.actors.ground import Outfit
 from trouper.actors.journal import JournalStatistics, JournalWriter
 from trouper.actors.permits import Permits
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.restart import Restart
-from trouper.actors.session import Outfit, SessionActor, SessionEvent
+from trouper.actors.session import SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
 from trouper.actors.triggers import TRIGGER_RESTART, Act, When, run_trigger
 from trouper.core.decisions import WARN_SHARE
@@ -257,7 +258,7 @@ class Runtime(Overview):
             journal=self.writer.statistics(),
         )
 
-    # -- what sessions stand on (see `trouper.actors.session.Ground`)
+    # -- what sessions stand on (see `trouper.actors.ground.Ground`)
 
     async def load(self, session: str) -> tuple[State, int]:
         if session not in self._loaded:

@@ -1,0 +1,153 @@
+"""A session's model calls: the request from its state, and what the answer makes of it."""
+
+from __future__ import annotations
+
+import logging
+
+from trouper.actors.draft import Draft
+from trouper.actors.ground import Outfit, WorkHost
+from trouper.actors.model_call import Failed, ModelCall
+from trouper.actors.preparing import Preparer
+from trouper.actors.running import Running
+from trouper.actors.structured import mismatch
+from trouper.core import compaction
+from trouper.core.calls import Preparation
+from trouper.core.commands import (
+    Command,
+    DeliverFault,
+    DeliverReply,
+    DeliverSummary,
+    EndTurn,
+    NoteBudget,
+    NoteProgress,
+    NoteRetry,
+)
+from trouper.core.history import repaired
+from trouper.core.messages import Fault, Json, Message, Text
+from trouper.models.protocol import ModelRequest
+
+logger = logging.getLogger("trouper.session")
+
+
+def preparer_for(host: WorkHost, outfit: Outfit) -> Preparer:
+    return Preparer(
+        host.session,
+        outfit.registry,
+        outfit.rules,
+        outfit.hooks,
+        outfit.limits,
+        outfit.budget,
+        host.state.always,
+        can_ask=host.is_watched,
+    )
+
+
+class Asking:
+    """Steps and summaries. One model call at a time; `call` is there to look at what it has said so far."""
+
+    __slots__ = ("_host", "call")
+
+    def __init__(self, host: WorkHost) -> None:
+        self._host = host
+        #: The model call of the step under way.
+        self.call: ModelCall | None = None
+
+    async def call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
+        if (spent := self._host.ground.over_budget()) is not None:
+            return EndTurn(turn, "budget", self._host.now(), spent)
+        for what, used, cap in self._host.ground.budget_warnings():
+            self._host.tell(NoteBudget(what, used, cap))
+        outfit = self._host.turn_outfit
+        call = ModelCall(
+            outfit.model,
+            self._request(outfit, turn, step_number),
+            outfit.limits,
+            self._host.ground.environment.random,
+            publish=self._host.publish_live if self._host.turn_feeds else None,
+            on_retry=lambda attempt, fault, delay: self._host.tell(NoteRetry(turn, step_number, attempt, fault, delay)),
+            on_note=lambda text, thinking: self._host.tell(NoteProgress(turn, step_number, text, thinking)),
+        )
+
+        async def finish(finished: Draft | Failed) -> Command:
+            if isinstance(finished, Draft):
+                return await self._reply(outfit, turn, step_number, finished)
+            draft = call.draft
+            partial = draft.partial() if draft.progressed else None
+            return DeliverFault(turn, step_number, finished.fault, self._host.now(), partial, draft.usage)
+
+        self.call = call
+        try:
+            return await call.run(running, finish)
+        finally:
+            if self.call is call:  # A turn that began meanwhile has put its own call here.
+                self.call = None
+
+    async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft) -> DeliverReply:
+        arguments: list[Json] = []
+        preparations: list[Preparation] = []
+        if draft.open_calls:
+            preparer = preparer_for(self._host, outfit)
+            for call in draft.open_calls:
+                prepared = await preparer.prepare(call)
+                arguments.append(prepared[0])
+                preparations.append(prepared[1])
+        message = draft.message(turn, step_number, arguments)
+        done = draft.done
+        assert done is not None
+        schema = self._host.state.turn.options.schema if self._host.state.turn is not None else None
+        return DeliverReply(
+            turn=turn,
+            step=step_number,
+            message=message,
+            stop_reason=done.stop_reason,
+            at=self._host.now(),
+            usage=draft.usage,
+            detail=done.detail,
+            preparations=tuple(preparations),
+            cuts=tuple(draft.cuts),
+            mismatch=mismatch(message.text, schema) if schema is not None and not preparations else None,
+            approval_s=outfit.limits.approval_s,
+        )
+
+    def _request(self, outfit: Outfit, turn: int, step_number: int) -> ModelRequest:
+        history = self._host.state.history
+        messages = history.messages
+        if not history.ready:
+            logger.warning("session %s: the history had to be repaired before a request", self._host.session)
+            messages = repaired(messages)
+        running = self._host.state.turn
+        return ModelRequest(
+            messages=messages,
+            system=self._host.state.system,
+            tools=self._host.specs,
+            parallel_tool_calls=outfit.limits.parallel_tool_calls,
+            response_schema=running.options.schema if running is not None else None,
+            session=self._host.session,
+            turn=turn,
+            step=step_number,
+        )
+
+    async def summarise(self, split: int, running: Running) -> Command | None:
+        """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
+        outfit = self._host.turn_outfit if self._host.state.turn is not None else self._host.outfit
+        ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
+        request = ModelRequest(
+            messages=(*repaired(self._host.state.history.messages[:split]), ask),
+            system=self._host.state.system,
+            tools=self._host.specs or outfit.registry.specs(),
+            session=self._host.session,
+            turn=self._host.state.turns,
+            purpose="compaction",
+        )
+
+        async def finish(finished: Draft | Failed) -> Command:
+            if isinstance(finished, Failed):
+                return DeliverSummary(split, self._host.now(), fault=finished.fault)
+            if finished.open_calls:
+                fault = Fault("other", "the model called a tool instead of writing a summary")
+                return DeliverSummary(split, self._host.now(), usage=finished.usage, fault=fault)
+            return DeliverSummary(split, self._host.now(), finished.text, finished.usage)
+
+        return await ModelCall(outfit.model, request, outfit.limits, self._host.ground.environment.random).run(
+            running, finish
+        )

@@ -1,0 +1,122 @@
+"""What a session stands on, what it works with, and what those who do its work see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from attrs import define
+
+from trouper import codec
+from trouper.actors.environment import Environment
+from trouper.actors.feed import Feed
+from trouper.actors.journal import JournalWriter
+from trouper.actors.permits import Permits
+from trouper.actors.runs import RunGround, RunHost
+from trouper.core.commands import Command
+from trouper.core.messages import Fault, ToolSpec
+from trouper.core.notification import NotificationLimits
+from trouper.core.schedule import ScheduleLimits
+from trouper.core.session import State
+from trouper.core.settings import Budget, Limits, TurnOptions
+from trouper.core.task_record import Owner, TaskLimits
+from trouper.models.protocol import Model
+from trouper.tools.context import Services
+from trouper.tools.hooks import Hooks
+from trouper.tools.policy import Rule
+from trouper.tools.registry import Registry
+
+
+@define
+class Outfit:
+    """What a session works with. May be changed between turns; a running turn keeps what it started with (L3)."""
+
+    model: Model
+    registry: Registry
+    budget: Budget
+    limits: Limits
+    rules: Sequence[Rule] = ()
+    hooks: Sequence[Hooks] = ()
+
+    def turn_options(self, schema: Any = None) -> TurnOptions:
+        limits, budget = self.limits, self.budget
+        return TurnOptions(
+            max_steps=limits.max_steps,
+            parallel_calls=limits.parallel_calls,
+            model=self.model.name,
+            window=self.model.context_window,
+            compaction=limits.compaction,
+            loop_warn=limits.loop_warn,
+            loop_end=limits.loop_end,
+            wall_s=budget.wall_s,
+            token_cap=budget.tokens,
+            step_cap=budget.steps,
+            call_cap=budget.tool_calls,
+            schema=schema,
+            notification_attempts=limits.notification_attempts,
+        )
+
+
+class Ground(RunGround, Protocol):
+    """What every session of a runtime stands on."""
+
+    writer: JournalWriter
+    environment: Environment
+    epoch: int
+
+    async def load(self, session: str) -> tuple[State, int]:
+        """State and next event number of a session, from the journal; a new one if it is not there."""
+
+    def recorded(self, session: str, record: codec.Record) -> None:
+        """A record has become durable."""
+
+    def services(self, session: str) -> Services: ...
+
+    def redact(self, data: bytes) -> bytes:
+        """Without secrets; `data` itself if there is none (J8)."""
+
+    async def keep_output(self, session: str, path: str, text: str) -> bool:
+        """Store an output that was cut for the model; whether that worked."""
+
+    def over_budget(self) -> Fault | None:
+        """Why no session of this runtime may ask a model any more, if so."""
+
+    def budget_warnings(self) -> Sequence[tuple[str, float, float]]:
+        """Caps of the runtime of which 80 % are spent, each told once: what, how much, of how much."""
+
+    #: How many background runs hold a permit, in all sessions.
+    permits: Permits
+
+    def new_owner(self) -> Owner:
+        """This process, as the owner of the runs that a session's actor starts from now on."""
+
+
+class WorkHost(RunHost, Protocol):
+    """What the work of a session needs of it."""
+
+    outfit: Outfit
+    #: Tools as the turn under way advertises them.
+    specs: tuple[ToolSpec, ...]
+    turn_feeds: list[Feed]
+
+    @property
+    def ground(self) -> Ground: ...
+    @property
+    def turn_outfit(self) -> Outfit:
+        """What the turn under way was started with."""
+
+    @property
+    def owner(self) -> Owner: ...
+    @property
+    def is_watched(self) -> bool: ...
+    def task_limits(self) -> TaskLimits: ...
+    def notification_limits(self) -> NotificationLimits: ...
+    def schedule_limits(self) -> ScheduleLimits: ...
+    def tell(self, command: Command) -> None:
+        """Something nice to have: dropped when the mailbox is full."""
+
+    async def wait_unheld(self) -> None:
+        """Until nobody wants notifications to wait."""
+
+    async def deliver(self, command: Command) -> None:
+        """What the session has to hear, as soon as there is room."""

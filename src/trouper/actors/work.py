@@ -1,0 +1,237 @@
+"""What a session's state waits for, carried out: each piece of work from its start to the command that tells the session how it ended.
+
+The session's actor starts and stops work; a scope stops it, and only an event records that it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from trouper.actors.asking import Asking, preparer_for
+from trouper.actors.ground import WorkHost
+from trouper.actors.preparing import admitted
+from trouper.actors.running import Running
+from trouper.actors.runs import Runs
+from trouper.actors.sink import LiveSink
+from trouper.actors.tool_call import run_tool
+from trouper.core import task_text
+from trouper.core.calls import Call
+from trouper.core.commands import ActFire, Command, DeliverDue, DeliverResult, Deny, EndTurn, SpillCall
+from trouper.core.ids import CallId, SessionId, TaskId
+from trouper.core.messages import Fault, Json, Outcome
+from trouper.core.notification import DeliverBatch
+from trouper.core.schedule import REBASE_AFTER_S, ActOnFire, AwaitDue, ClaimFires, ScheduledRun
+from trouper.core.session import (
+    AwaitApproval,
+    AwaitDeadline,
+    AwaitInlineBudget,
+    CallModel,
+    RunCall,
+    Summarise,
+    TakeQueued,
+    Work,
+)
+from trouper.core.task import AwaitTaskStopped, RunTask
+from trouper.core.task_events import EndTask
+from trouper.core.task_record import Link, NewTask
+from trouper.tools.context import ToolContext
+from trouper.tools.errors import ToolError
+
+#: Runs that end within this time of each other are told to the model together.
+_GATHER_S = 0.1
+_RETELL_MAX_S = 60.0
+_LOOK_AT_CLOCK_S = 60.0
+#: What is further off than this is looked for less often.
+_FAR_OFF_S = 3_600.0
+_LOOK_SELDOM_S = 600.0
+
+
+class Worker:
+    """Does the work of one session. New with each start of its actor: what ran before ended with it."""
+
+    __slots__ = ("_host", "asking", "runs")
+
+    def __init__(self, host: WorkHost) -> None:
+        self._host = host
+        self.asking = Asking(host)
+        self.runs = Runs(host)
+
+    async def run(self, work: Work, running: Running) -> None:
+        command: Command | None = None
+        try:
+            match work:
+                case CallModel(turn, step_number):
+                    command = await self.asking.call_model(turn, step_number, running)
+                case RunCall(call):
+                    command = await self._run_call(call, running)
+                case Summarise(split):
+                    command = await self.asking.summarise(split, running)
+                case RunTask(task_id, attempt):
+                    command = await self._run_task(task_id, attempt, running)
+                case _:
+                    with running.renew():
+                        command = await self._perform(work)
+        finally:
+            running.end()
+        if command is None and running.stopped:
+            command = await self.runs.after_stop(work)
+        if command is not None:
+            # A result that comes although nobody wants it any more is recorded as late (I9).
+            await self._host.deliver(command)
+
+    async def _run_call(self, call: Call, running: Running) -> Command | None:
+        outfit = self._host.turn_outfit
+        request = call.request
+        tool = outfit.registry.get(request.name)
+        if tool is None:
+            # Only after a restart: the call was allowed by a process that had this tool.
+            return DeliverResult(
+                request.id, Outcome.ERROR, self._host.now(), content=outfit.registry.unknown(request.name)
+            )
+        timeout_s = call.preparation.timeout_s
+        if timeout_s is None:
+            timeout_s = outfit.limits.tool_timeout_s
+        timeout_s = timeout_s or math.inf  # 0: never.
+        if call.preparation.budget_s is not None:
+            return await self.runs.run_call(tool, call, running, timeout_s)
+        context = ToolContext(
+            session_id=SessionId(self._host.session),
+            call_id=request.id,
+            services=self._host.ground.services(self._host.session),
+            sink=LiveSink(request.id, self._host.publish_live),
+            attempt=call.attempt,
+        )
+        return await run_tool(
+            tool,
+            request.id,
+            request.arguments,
+            context,
+            running,
+            timeout_s=timeout_s,
+            output_bytes=outfit.limits.tool_output_bytes,
+            now=self._host.ground.environment.now,
+            keep=self._host.keep,
+        )
+
+    async def _run_task(self, task_id: TaskId, attempt: int, running: Running) -> Command | None:
+        found = self._host.state.tasks.live.get(task_id)
+        tool = None if found is None else self._host.outfit.registry.get(found.about.tool)
+        return await self.runs.run_task(tool, task_id, attempt, running)
+
+    async def _perform(self, work: Work) -> Command | None:
+        """Work that needs no more of its scope than to be stopped by it."""
+        match work:
+            case AwaitDeadline(turn, at):
+                await trio.sleep(max(0.0, at - self._host.now()))
+                fault = Fault("budget", "the time for this turn is up; raise Budget.wall_s to allow more")
+                return EndTurn(turn, "budget", self._host.now(), fault)
+            case AwaitApproval(call_id, expires_at):
+                await trio.sleep(max(0.0, expires_at - self._host.now()))
+                return Deny(call_id, self._host.now(), "Nobody answered in time.")
+
+            case AwaitInlineBudget(call_id, budget_s):
+                await trio.sleep(budget_s)
+                self.runs.spilling(call_id)
+                return SpillCall(
+                    call_id,
+                    TaskId(self._host.ground.environment.ids.new("task_")),
+                    self._host.owner,
+                    self._host.now(),
+                    round(budget_s * 1000),
+                    limits=self._host.task_limits(),
+                )
+            case DeliverBatch():
+                await self._wait_deliverable(work)
+                return DeliverDue(self._host.now(), self._host.outfit.turn_options(), self._host.notification_limits())
+            case TakeQueued():
+                return DeliverDue(self._host.now(), self._host.outfit.turn_options())
+            case AwaitDue():
+                return await self._await_due(work)
+            case ActOnFire():
+                return await self._fire(work)
+            case AwaitTaskStopped(task_id, attempt, at):
+                await self._sleep_until(at)
+                return EndTask(
+                    task_id, attempt, "cancelled", self._host.now(), summary="Cancelled; it did not stop in time."
+                )
+            case _:
+                raise AssertionError(work)  # The others have a scope of their own: see `run`.
+
+    async def _sleep_until(self, at: float) -> None:
+        """Until the wall clock says so. It may be set meanwhile, so look at it every now and then."""
+        while (left := at - self._host.now()) > 0:  # noqa: ASYNC110 - there is no event for a clock that is set
+            await trio.sleep(min(left, _LOOK_AT_CLOCK_S))
+
+    async def _await_due(self, work: AwaitDue) -> Command:
+        """Until it is due by the wall clock; which may be set, and then the schedules have to hear of it (B18)."""
+        while True:
+            now = self._host.now()
+            if now >= work.at:
+                return ClaimFires(now, self._host.schedule_limits())
+            found = self._host.state.schedules.active.get(work.schedule_id)
+            if found is not None and found.seen_at - now > REBASE_AFTER_S:
+                await self._host.deliver(ClaimFires(now, self._host.schedule_limits()))
+            left = work.at - now
+            await trio.sleep(min(left, _LOOK_AT_CLOCK_S if left <= _FAR_OFF_S else _LOOK_SELDOM_S))
+
+    async def _wait_deliverable(self, work: DeliverBatch) -> None:
+        """Let what ends together be told together; after a failure wait longer and longer; and not while somebody types (B14, B15)."""
+        pending = self._host.state.notifications.pending
+        tried = max((pending[id].attempts for id in work.ids if id in pending), default=0)
+        await trio.sleep(_GATHER_S if not tried else min(_RETELL_MAX_S, 2.0**tried))
+        await self._host.wait_unheld()
+
+    async def _fire(self, work: ActOnFire) -> ActFire:
+        action = work.action
+        new: NewTask | None = None
+        refusal = ""
+        if isinstance(action, ScheduledRun):
+            try:
+                new = await self.admit(
+                    action.tool,
+                    action.arguments,
+                    title=action.title,
+                    signal_on_completion=action.signal_on_completion,
+                    links=(Link("schedule", work.schedule_id),),
+                )
+            except ToolError as error:
+                refusal = str(error)
+        return ActFire(
+            work.schedule_id,
+            work.fire,
+            self._host.now(),
+            new,
+            self._host.owner,
+            refusal,
+            limits=self._host.task_limits(),
+        )
+
+    async def admit(
+        self,
+        tool: str,
+        arguments: Json,
+        *,
+        title: str = "",
+        call: CallId | None = None,
+        signal_on_completion: bool = True,
+        links: tuple[Link, ...] = (),
+        by: str = "",
+    ) -> NewTask:
+        """The record of a run that may start: its tool is there and can run so, its arguments fit, policy and hooks allow it. Else a `ToolError` (B6)."""
+        arguments, found = await admitted(preparer_for(self._host, self._host.outfit), tool, arguments)
+        ids = self._host.ground.environment.ids
+        return task_text.spawned_task(
+            TaskId(ids.new("task_")),
+            ids.new("bg_"),
+            SessionId(self._host.session),
+            call,
+            tool,
+            arguments,
+            reattachable=found.side_effect != "at_most_once",
+            title=title,
+            signal_on_completion=signal_on_completion,
+            links=links,
+            by=by,
+        )
