@@ -51,6 +51,26 @@ def add_json(parser: argparse.ArgumentParser, *, inherited: bool = False) -> Non
     )
 
 
+def add_agent(parser: argparse.ArgumentParser) -> None:
+    """What the commands that run an agent share."""
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="gemini:..., openai:..., anthropic:..., or simulated (default: trouper.toml's, else simulated)",
+    )
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    add_tools(parser)
+
+
+def add_tools(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tools",
+        action="append",
+        metavar="NAME",
+        help="`default`, a built-in tool, a Python file or a module with tools; may be repeated",
+    )
+
+
 def root_of(options: argparse.Namespace) -> Path:
     """The root that is meant. Nothing is made: a place that is not there is for the command to complain about, or to make."""
     named = getattr(options, "directory", None)

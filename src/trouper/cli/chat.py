@@ -13,14 +13,14 @@ from pathlib import Path
 import trio
 
 from trouper._errors import TrouperError
-from trouper.cli.arguments import Parser, add_root, root_of
+from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
 from trouper.cli.chat_input import piped_lines, raw_keys, typed_lines
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Watch
 from trouper.cli.describe import quoted
 from trouper.cli.endings import INTERRUPTED, STOPPED, Stopped
-from trouper.cli.hosting import Hosted, add_agent, hosting
+from trouper.cli.hosting import Hosted, hosting
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.run import is_quiet
 from trouper.cli.terminal import Terminal, clean_line, plural

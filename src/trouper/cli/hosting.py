@@ -13,7 +13,6 @@ from attrs import frozen
 
 from trouper import codec
 from trouper._errors import TrouperError
-from trouper.cli.arguments import Parser
 from trouper.cli.choices import model_named, tools_named
 from trouper.cli.configuration import Configuration, read_configuration
 from trouper.cli.control import OwnerUnreachable, ask_owner, serving
@@ -25,26 +24,6 @@ from trouper.journal import JournalLocked, open_reader
 from trouper.models.protocol import Model
 from trouper.runtime import Runtime, open_runtime
 from trouper.tools.contract import Tool
-
-
-def add_agent(parser: Parser) -> None:
-    """What the commands that run an agent share."""
-    parser.add_argument(
-        "--model",
-        metavar="NAME",
-        help="gemini:..., openai:..., anthropic:..., or simulated (default: trouper.toml's, else simulated)",
-    )
-    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
-    add_tools(parser)
-
-
-def add_tools(parser: Parser) -> None:
-    parser.add_argument(
-        "--tools",
-        action="append",
-        metavar="NAME",
-        help="`default`, a built-in tool, a Python file or a module with tools; may be repeated",
-    )
 
 
 @frozen

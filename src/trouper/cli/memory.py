@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_json, add_root, root_of
-from trouper.cli.hosting import change
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.memory import Memory, listing, recall
@@ -90,6 +89,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _set(options: argparse.Namespace) -> int:
+    from trouper.cli.hosting import change
+
     try:
         value = json.loads(options.value)
     except ValueError:
@@ -102,6 +103,8 @@ def _set(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
+    from trouper.cli.hosting import change
+
     answer = change(root_of(options), {"do": "forget", "scope": options.scope, "key": options.key})
     return _done(options, "forgotten" if answer.get("found") else "was not remembered", answer)
 

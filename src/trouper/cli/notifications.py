@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
-from trouper.cli.hosting import add_tools, change
+from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.notification import Notification
@@ -60,6 +59,8 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _ack(options: argparse.Namespace) -> int:
+    from trouper.cli.hosting import change
+
     root, out = root_of(options), Terminal()
     with open_view(root) as view:
         session = next((name for name, state in view.states() if state.notifications.get(options.notification)), None)

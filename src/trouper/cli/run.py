@@ -14,9 +14,9 @@ import trio
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
-from trouper.cli.hosting import add_agent, ended_by_signals, hosting
+from trouper.cli.hosting import ended_by_signals, hosting
 from trouper.cli.terminal import Terminal, clean, clean_line
 from trouper.core.events import CallEnded, ModelReplied
 from trouper.core.live import CaughtUp, LiveEvent, TextDelta

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
-from trouper.cli.hosting import add_tools, change
+from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.schedule import Cron, Schedule, ScheduledMessage
@@ -88,6 +87,8 @@ def _title(schedule: Schedule) -> str:
 
 
 def _create(options: argparse.Namespace) -> int:
+    from trouper.cli.hosting import change
+
     if (options.message is None) == (options.tool is None):
         raise UsageError("a schedule does one thing; give either --message or --tool")
     try:
@@ -120,6 +121,8 @@ def _create(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
+    from trouper.cli.hosting import change
+
     root, out = root_of(options), Terminal()
     with open_view(root) as view:
         session = next((name for name, state in view.states() if state.schedules.get(options.schedule)), None)

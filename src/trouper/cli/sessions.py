@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from trouper import codec
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of
 from trouper.cli.describe import quoted
-from trouper.cli.hosting import add_tools, change
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
 from trouper.cli.views import open_view
 from trouper.core.messages import Message
@@ -126,11 +125,15 @@ def _message(out: Terminal, message: Message) -> None:
 
 
 def _send(options: argparse.Namespace) -> int:
+    from trouper.cli.hosting import change
+
     change(root_of(options), {"do": "send", "session": options.session, "text": options.text}, ())
     return _done(options, "sent")
 
 
 def _change(options: argparse.Namespace) -> int:
+    from trouper.cli.hosting import change
+
     request = {"do": options.do, "session": options.session, "reason": options.reason}
     change(root_of(options), request, options.tools)
     return _done(options, "closed" if options.do == "close" else "interrupted")

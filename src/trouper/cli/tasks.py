@@ -8,8 +8,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
-from trouper.cli.hosting import add_tools, change
+from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.ids import SessionId
@@ -125,6 +124,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
+    from trouper.cli.hosting import change
+
     root, out = root_of(options), Terminal()
     task = find(root, options.task)
     if task.ended:

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from trouper.tools.output import clean_text
-
 # Characters that turn the direction of what follows, or that nobody can see: a line could read as something else than it says.
 _HIDDEN = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
 _STYLES = {
@@ -26,9 +24,21 @@ _STYLES = {
 }
 
 
+# Strings (OSC, DCS, SOS, PM, APC) that end within 4,096 characters, CSI, other escapes. Written here rather than taken from the tools: a command
+# that lists things should not have to load them first.
+_ESCAPES = re.compile(
+    "(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
+    "|(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,16}[@-~]"
+    "|\x1b[ -/]{0,16}[0-~]?"
+)
+# Whatever is left of them, and every other control character but line ends and tabs.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
 def clean(text: str) -> str:
     """Text of a model, a tool or a file, safe to write to a terminal: no ANSI, OSC, control or bidi characters; lines and tabs stay."""
-    return _HIDDEN.sub("", clean_text(text)).replace("\r", "")
+    return _SURROGATES.sub("\ufffd", _HIDDEN.sub("", _CONTROLS.sub("", _ESCAPES.sub("", text))))
 
 
 def clean_line(text: str, limit: int | None = None) -> str:

@@ -1,0 +1,56 @@
+"""What reaches a terminal: no escape, control or bidi character, whatever a model, a tool or a file says (security, tool results)."""
+
+from __future__ import annotations
+
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trouper.cli.terminal import Terminal, clean, clean_line, plural, size_of
+
+ATTACKS = {
+    "\x1b[31mred\x1b[0m": "red",
+    "\x1b]52;c;aGVsbG8=\x07after": "after",
+    "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\": "link",
+    "\x9b31mred": "red",
+    "a\x08\x08b": "ab",
+    "one\r\ntwo\rthree": "one\ntwothree",
+    "\u202eevil\u202c \u2066x\u2069": "evil x",
+    "zero\u200bwidth\ufeff": "zerowidth",
+    "\x1bPq#0;2;0;0;0\x1b\\sixel": "sixel",
+    "\ud800": "\ufffd",
+    "plain\ttext\n": "plain\ttext\n",
+}
+
+
+def test_attacks_leave_only_their_text() -> None:
+    for attack, left in ATTACKS.items():
+        assert clean(attack) == left, repr(attack)
+
+
+@given(st.text(), st.text(alphabet="\x1b[]0;mP\\\x07\x9b\x9d\x90abc\r\n\u202e"))
+def test_nothing_that_drives_a_terminal_is_left(before: str, attack: str) -> None:
+    for shown in (clean(before + attack), clean_line(before + attack)):
+        assert not any(c < " " and c not in "\n\t" for c in shown)
+        assert not any("\x7f" <= c <= "\x9f" or c in "\u202e\u2066\u200f" for c in shown)
+        assert clean(shown) == shown
+    assert "\n" not in clean_line(before + attack)
+
+
+def test_a_line_is_cut_to_its_limit() -> None:
+    assert clean_line("a  b\nc", 4) == "a b…"
+    assert clean_line("abcd", 4) == "abcd"
+
+
+def test_tables_line_up_and_colours_stay_out_of_pipes() -> None:
+    stream = io.StringIO()
+    out = Terminal(stream)
+    out.table(("NAME", "N", "ABOUT"), [("a", 1, "x\x1b[31m"), ("long name", 22, "y")])
+    assert out.style("x", "red") == "x"
+    assert stream.getvalue() == "NAME       N   ABOUT\na          1   x\nlong name  22  y\n"
+
+
+def test_small_words() -> None:
+    assert (plural(1, "record"), plural(0, "record")) == ("1 record", "0 records")
+    assert [size_of(n) for n in (12, 9_900, 84_800_000_000)] == ["12 B", "9.9 kB", "84.8 GB"]
