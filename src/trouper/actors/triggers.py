@@ -6,6 +6,7 @@ the host's program and last as long as the runtime: what has to survive a restar
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
@@ -21,6 +22,7 @@ from trouper.core.cron import Cron, OneShot, next_fire
 TRIGGER_RESTART = Restart(on="failure", limit=5, within_s=60.0, delay_s=0.5)
 #: The wall clock may be set: it is looked at this often.
 _LOOK_AT_CLOCK_S = 60.0
+_WATCH_FOR_MS = 250
 
 
 def _positive(instance: object, attribute: Any, value: float) -> None:
@@ -114,7 +116,8 @@ async def _on_change(when: OnChange, name: str, act: Act, now: Callable[[], floa
             raise ConfigError(
                 "the `watchfiles` package is not installed; `pip install 'trouper[watch]'` to trigger on file changes"
             ) from None
-        watch = awatch
+        # It looks up this often whether it is still wanted; its own default would hold up a shutdown for 5 s.
+        watch = functools.partial(awatch, rust_timeout=_WATCH_FOR_MS)
     async for changes in watch(*when.paths):
         told = sorted((getattr(kind, "name", str(kind)), path) for kind, path in changes)
         await act(Fired(name, now(), tuple(told)))
