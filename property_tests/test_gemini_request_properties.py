@@ -15,6 +15,7 @@ from trouper.core.messages import Message, ProviderPart, Text, Thinking, ToolCal
 from trouper.models.gemini_reply import Reply
 from trouper.models.gemini_request import RequestBuilder
 from trouper.models.protocol import ModelRequest
+from trouper.models.sse import ServerEvent
 from trouper.testing.server.gemini import history_problem
 from trouper.testing.strategies import histories, tool_specs
 
@@ -143,7 +144,7 @@ def test_what_a_model_said_is_sent_back_as_it_said_it(messages: tuple[Message, .
     for content in body_of(messages)["contents"]:
         if content["role"] != "model":
             continue
-        chunks = Reply().take(json.dumps({"candidates": [{"content": content}]}).encode())
+        chunks = Reply().take(ServerEvent(json.dumps({"candidates": [{"content": content}]}).encode()))
         again = _message_of(chunks)
         if again.parts:
             sent = body_of((Message("user", (Text("x"),)), again))["contents"][1]["parts"]

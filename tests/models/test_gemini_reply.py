@@ -21,6 +21,7 @@ from trouper.models.chunks import (
     UsageChunk,
 )
 from trouper.models.gemini_reply import Reply
+from trouper.models.sse import ServerEvent
 
 
 def part(*parts: Any, **candidate: Any) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def part(*parts: Any, **candidate: Any) -> dict[str, Any]:
 
 def chunks(*events: Any, end: bool = True) -> list[Chunk]:
     reply = Reply()
-    out = [chunk for event in events for chunk in reply.take(json.dumps(event).encode())]
+    out = [chunk for event in events for chunk in reply.take(ServerEvent(json.dumps(event).encode()))]
     return out + (reply.end() if end else [])
 
 
@@ -230,7 +231,7 @@ def test_an_error_in_the_midst_of_a_stream_is_classified() -> None:
 
 def test_an_event_that_is_no_json_is_the_servers_fault() -> None:
     with pytest.raises(ServerFault, match="not a JSON object"):
-        Reply().take(b"<html>")
+        Reply().take(ServerEvent(b"<html>"))
 
 
 def test_a_finish_reason_in_every_event_does_not_end_the_reply() -> None:

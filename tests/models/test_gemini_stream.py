@@ -221,7 +221,7 @@ async def test_usage_after_the_finish_reason_counts() -> None:
 
 
 async def test_a_finished_reply_is_not_held_up_by_a_stalled_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trouper.models.gemini.TAIL_S", 0.0)
+    monkeypatch.setattr("trouper.models.chunk_stream.TAIL_S", 0.0)
     async with serve_gemini([[TextChunk("a"), Done("end_turn"), Stall()]]) as server, client(server) as model:
         assert await read(model) == [TextChunk("a"), Done("end_turn")]
         await server.wait_no_connections()

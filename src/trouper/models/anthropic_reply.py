@@ -87,7 +87,9 @@ class MessagesReply:
             )
         return self._take(str(value.get("type") or event.name), value)
 
-    def take_whole(self, value: dict[str, Json]) -> list[Chunk]:
+    def take_whole(self, value: Json) -> list[Chunk] | None:
+        if not isinstance(value, dict):
+            return None
         if value.get("type") == "error":
             return self._take("error", value)
         chunks: list[Chunk] = []

@@ -6,6 +6,7 @@ What the events mean is the business of a `ReplyReader`, one for each format.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Protocol, Self
 
 import trio
@@ -36,8 +37,8 @@ class ReplyReader(Protocol):
 
     def take(self, event: ServerEvent) -> list[Chunk]: ...
 
-    def take_whole(self, value: dict[str, Json]) -> list[Chunk]:
-        """A reply that came in one piece, from a gateway that does not stream."""
+    def take_whole(self, value: Json) -> Iterable[Chunk] | None:
+        """A reply that came in one piece, from a gateway that does not stream; `None` if it has not the form of one."""
 
     def end(self) -> list[Chunk]: ...
 
@@ -45,13 +46,27 @@ class ReplyReader(Protocol):
 class ChunkStream:
     """A reply's chunks, as they come. Not a generator: one left half-way needs no clean-up of its own."""
 
-    def __init__(self, stream: ByteStream, reply: ReplyReader, provider: str, event_bytes_max: int) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        reply: ReplyReader,
+        provider: str,
+        event_bytes_max: int,
+        *,
+        types_are_right: bool = False,
+    ) -> None:
+        """`types_are_right`: a stream is only what is called one. Elsewhere it is all but JSON and HTML: many servers call it something else."""
         self._stream = stream
         self._reply = reply
         self._provider = provider
         self._reader = SseReader(event_bytes_max=event_bytes_max)
         self._event_bytes_max = event_bytes_max
-        self._is_stream = not stream.headers.get("content-type", "").startswith(("application/json", "text/html"))
+        kind = stream.headers.get("content-type", "")
+        self._is_stream = (
+            kind.startswith("text/event-stream")
+            if types_are_right
+            else not kind.startswith(("application/json", "text/html"))
+        )
         self._ready: deque[Chunk] = deque()
         self._comments = 0
         self._over = False
@@ -120,13 +135,15 @@ class ChunkStream:
         try:
             value = wire_json.decode(body)
         except ValueError:
-            value = None
-        if not isinstance(value, dict):
+            chunks = None
+        else:
+            chunks = self._reply.take_whole(value)
+        if chunks is None:
             kind = self._stream.headers.get("content-type", "nothing")
             raise ModelFault(
                 f"{self._provider} answered with {kind!r}, which is no stream of events; check base_url",
                 provider=self._provider,
             )
         self._over = True
-        self._ready.extend(self._reply.take_whole(value))
+        self._ready.extend(chunks)
         self._ready.extend(self._reply.end())

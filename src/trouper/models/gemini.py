@@ -11,7 +11,6 @@ that of connecting: the model call's actor has those.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -20,8 +19,8 @@ import trio
 
 from trouper._errors import ConfigError
 from trouper.models import wire_json
-from trouper.models._errors import ModelError, ModelFault, NetworkFault, ServerFault
-from trouper.models.chunks import Chunk, KeepAlive
+from trouper.models._errors import ModelError
+from trouper.models.chunk_stream import ChunkStream
 from trouper.models.gemini_config import GeminiConfig, settings_of
 from trouper.models.gemini_errors import PROVIDER, fault_of_error, fault_of_reply
 from trouper.models.gemini_reply import Reply
@@ -29,7 +28,6 @@ from trouper.models.gemini_request import RequestBuilder, SchemaForm, model_path
 from trouper.models.gemini_vertex import Vertex
 from trouper.models.http import (
     CONNECT_TIMEOUT_S,
-    ByteStream,
     Credential,
     Endpoint,
     Key,
@@ -37,7 +35,7 @@ from trouper.models.http import (
     key_from_environment,
 )
 from trouper.models.protocol import ModelRequest
-from trouper.models.sse import EVENT_BYTES_MAX, SseReader
+from trouper.models.sse import EVENT_BYTES_MAX
 
 if TYPE_CHECKING:
     import httpx
@@ -48,8 +46,6 @@ BASE_URL = "https://generativelanguage.googleapis.com"
 DEFAULT_MODEL = "gemini-3-flash"
 #: As in Google's own client, the first wins.
 KEY_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
-#: How long the rest of a reply is waited for once its finish reason has come: figures of usage may follow, and the connection is free afterwards.
-TAIL_S = 5.0
 
 #: Tokens that fit, by the beginning of the model's name; the longest that matches counts.
 CONTEXT_WINDOWS: Mapping[str, int] = {
@@ -146,7 +142,7 @@ class Gemini:
         return self._window if self._window is not None else window_of(self._model)
 
     @asynccontextmanager
-    async def stream(self, request: ModelRequest) -> AsyncIterator[GeminiChunks]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ChunkStream]:
         model = request.model or self._model
         body = self._builder.body(request, model, settings_of(request.extra) if request.extra else None)
         credential = await self._credential()
@@ -154,7 +150,7 @@ class Gemini:
         async with self._endpoint.open(path, body, credential, headers=self._extra_headers()) as stream:
             if stream.status != 200:
                 raise fault_of_reply(stream.status, await stream.read_error(), stream.headers, credential)
-            yield GeminiChunks(stream, credential, self._event_bytes_max)
+            yield ChunkStream(stream, Reply(credential), PROVIDER, self._event_bytes_max, types_are_right=True)
 
     async def _credential(self) -> Credential | None:
         if self._vertex is not None:
@@ -232,91 +228,3 @@ class Gemini:
             return int(client.models.count_tokens(model=model, contents=parsed).total_tokens or 0)
 
         return await self.sdk(count)
-
-
-class GeminiChunks:
-    """A reply's chunks, as they come. Not a generator: one left half-way needs no clean-up of its own."""
-
-    def __init__(self, stream: ByteStream, credential: Credential | None, event_bytes_max: int) -> None:
-        self._stream = stream
-        self._reply = Reply(credential)
-        self._reader = SseReader(event_bytes_max=event_bytes_max)
-        self._event_bytes_max = event_bytes_max
-        self._is_stream = stream.headers.get("content-type", "").startswith("text/event-stream")
-        self._ready: deque[Chunk] = deque()
-        self._comments = 0
-        self._over = False
-        #: A fault that came after chunks which are not handed out yet; it waits for its turn.
-        self._fault: ModelError | None = None
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        ready = self._ready
-        while not ready:
-            if self._fault is not None:
-                raise self._fault
-            if self._over:
-                raise StopAsyncIteration
-            await self._fill()
-        return ready.popleft()
-
-    def take_ready(self) -> tuple[Chunk, ...]:
-        """What has arrived together with the last chunk and can be had without waiting."""
-        ready = tuple(self._ready)
-        self._ready.clear()
-        return ready
-
-    async def _fill(self) -> None:
-        try:
-            if not self._is_stream:
-                await self._take_whole()
-            elif piece := await self._receive():
-                for event in self._reader.feed(piece):
-                    self._ready.extend(self._reply.take(event.data))
-                if self._reader.comments != self._comments:
-                    self._comments = self._reader.comments
-                    self._ready.append(KeepAlive())
-            else:
-                self._take_end()
-        except ModelError as fault:
-            self._over = True
-            # Without the frames it came from: their variables hold what the provider sent, which may repeat the key.
-            self._fault = fault.with_traceback(None)
-
-    async def _receive(self) -> bytes:
-        if not self._reply.finished:
-            return await self._stream.receive()
-        with trio.move_on_after(TAIL_S):
-            try:
-                return await self._stream.receive()
-            except NetworkFault:
-                # The reply itself is complete.
-                pass
-        return b""
-
-    def _take_end(self) -> None:
-        self._over = True
-        for event in self._reader.finish():
-            try:
-                self._ready.extend(self._reply.take(event.data))
-            except ServerFault:
-                # The last event is cut short; whether that matters shows in the finish reason, which has come before it or not.
-                break
-        self._ready.extend(self._reply.end())
-
-    async def _take_whole(self) -> None:
-        """Gateways that do not know `alt=sse` answer with all events at once, as a list."""
-        body = await self._stream.read_all(self._event_bytes_max)
-        try:
-            value = wire_json.decode(body)
-        except ValueError:
-            kind = self._stream.headers.get("content-type", "nothing")
-            raise ModelFault(
-                f"gemini answered with {kind!r}, which is no stream of events; check base_url", provider=PROVIDER
-            ) from None
-        for event in value if isinstance(value, list) else [value]:
-            if isinstance(event, dict):
-                self._ready.extend(self._reply.take_event(event))
-        self._take_end()

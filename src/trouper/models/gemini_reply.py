@@ -7,7 +7,7 @@ neighbours, or the signature is at another place than the one it was given for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from trouper.core.messages import Json, Media, Opaque, ProviderPart, Usage
 from trouper.models import wire_json
@@ -25,6 +25,7 @@ from trouper.models.chunks import (
 )
 from trouper.models.gemini_errors import PROVIDER, fault_of_error
 from trouper.models.http import Credential, clean_message
+from trouper.models.sse import ServerEvent
 
 #: M9, and the two of the same kind that came later.
 REFUSALS = frozenset(
@@ -57,17 +58,29 @@ class Reply:
         """Whether the provider has said how it ended. More may follow: some models repeat it in every event."""
         return self._finish is not None or self._blocked is not None
 
-    def take(self, data: bytes) -> list[Chunk]:
+    @property
+    def ended(self) -> bool:
+        """Never: this provider has no end marker."""
+        return False
+
+    def take(self, event: ServerEvent) -> list[Chunk]:
         """The chunks of one event, as it came."""
         try:
-            event = wire_json.decode(data)
+            value = wire_json.decode(event.data)
         except ValueError:
-            event = None
-        if not isinstance(event, dict):
+            value = None
+        if not isinstance(value, dict):
             raise ServerFault(
-                f"gemini sent an event of {len(data)} bytes that is not a JSON object; try again", provider=PROVIDER
+                f"gemini sent an event of {len(event.data)} bytes that is not a JSON object; try again",
+                provider=PROVIDER,
             )
-        return self.take_event(event)
+        return self.take_event(value)
+
+    def take_whole(self, value: Json) -> Iterator[Chunk]:
+        """Gateways that do not know `alt=sse` answer with all events at once, as a list."""
+        for event in value if isinstance(value, list) else [value]:
+            if isinstance(event, dict):
+                yield from self.take_event(event)
 
     def take_event(self, event: dict[str, Json]) -> list[Chunk]:
         chunks: list[Chunk] = []

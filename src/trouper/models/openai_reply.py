@@ -109,8 +109,8 @@ class ChatReply:
             )
         return self.take_event(value)
 
-    def take_whole(self, value: dict[str, Json]) -> list[Chunk]:
-        return self.take_event(value)
+    def take_whole(self, value: Json) -> list[Chunk] | None:
+        return self.take_event(value) if isinstance(value, dict) else None
 
     def take_event(self, event: dict[str, Json]) -> list[Chunk]:
         chunks: list[Chunk] = []
