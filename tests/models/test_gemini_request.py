@@ -199,9 +199,10 @@ def test_the_cache_keeps_to_its_bound() -> None:
     builder = RequestBuilder(cache_bytes_max=10_000)
     for i in range(200):
         builder.body(ModelRequest((Message("user", (Text("x" * 1000),)),), session=str(i)), "m")
-    assert sum(entry.size for entry in builder._encoded.values()) == builder._cache_bytes <= 10_000
+    cache = builder._cache
+    assert sum(entry.size for entry in cache._kept.values()) == cache._bytes <= 10_000
     builder.forget("199")
-    assert builder._cache_bytes == sum(entry.size for entry in builder._encoded.values())
+    assert cache._bytes == sum(entry.size for entry in cache._kept.values())
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "x?alt=json", "x&y", "a#b", "x\n", "models/../y"])

@@ -83,7 +83,7 @@ class MessagesRequestBuilder:
         self._max_tokens = max_tokens
         self._api_version = api_version
         self._mark = b',"cache_control":' + wire_json.encode(_cache_control(cache)) if cache is not None else b""
-        self._cache = BodyCache(cache_bytes_max)
+        self._cache: BodyCache[Encoded] = BodyCache(cache_bytes_max)
         self._tools = ToolCache(lambda spec: wire_json.encode(declaration(spec)))
 
     def body(self, request: ModelRequest, model: str, thinking: ThinkingForm = "kept") -> bytes:
@@ -150,7 +150,7 @@ class MessagesRequestBuilder:
         """In pieces, which together are the messages: a long history is copied as seldom as can be. And whether they hold calls."""
         messages = request.messages
         key = (request.session, request.purpose, without_thinking)
-        known = self._cache.find(key, messages) or Encoded((), b"")
+        known = self._cache.take(key, messages) or Encoded((), b"")
         role, called, pieces = known.role, known.called, []
         for position in range(len(known.messages), len(messages)):
             message = messages[position]

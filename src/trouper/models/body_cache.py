@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from operator import is_
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
 
@@ -16,6 +17,23 @@ from trouper.core.messages import Message, ToolSpec
 
 BODY_CACHE_BYTES_MAX = 64 * 1024 * 1024
 _TOOL_SETS_KEPT = 16
+
+#: A session, and whatever else decides how its messages are written.
+CacheKey: TypeAlias = tuple[Hashable, ...]
+
+
+class Beginning(Protocol):
+    """The first messages of a history, encoded."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]: ...
+
+    @property
+    def size(self) -> int:
+        """How many bytes it holds. It stays the same while it is in the cache."""
+
+
+B = TypeVar("B", bound=Beginning)
 
 
 @frozen
@@ -29,30 +47,43 @@ class Encoded:
     #: Whether there are calls of tools among them.
     called: bool = False
 
+    @property
+    def size(self) -> int:
+        return len(self.text)
 
-class BodyCache:
-    """Encoded beginnings by key (a session, and whatever else decides how it is written), the least recently used dropped first."""
+
+class BodyCache(Generic[B]):
+    """Encoded beginnings by key, the least recently used dropped first."""
 
     def __init__(self, bytes_max: int = BODY_CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._kept: OrderedDict[Hashable, Encoded] = OrderedDict()
+        self._kept: OrderedDict[CacheKey, B] = OrderedDict()
 
-    def find(self, key: Hashable, messages: tuple[Message, ...]) -> Encoded | None:
-        """The beginning kept under `key`, if it is one of these messages."""
-        known = self._kept.get(key)
-        if known is None or len(known.messages) > len(messages):
+    def take(self, key: CacheKey, messages: tuple[Message, ...]) -> B | None:
+        """The beginning kept under `key`, if it is one of these messages. It is the caller's to extend, and to keep again."""
+        known = self._kept.pop(key, None)
+        if known is None:
+            return None
+        self._bytes -= known.size
+        if len(known.messages) > len(messages):
             return None
         # Identity, not equality: True equals 1, and would be sent as it.
         return known if all(map(is_, known.messages, messages)) else None
 
-    def keep(self, key: Hashable, encoded: Encoded) -> None:
-        before = self._kept.pop(key, None)
-        self._bytes += len(encoded.text) - (len(before.text) if before else 0)
+    def keep(self, key: CacheKey, encoded: B) -> None:
+        """Under a key from which nothing is kept: `take` comes first."""
+        assert key not in self._kept
+        self._bytes += encoded.size
         self._kept[key] = encoded
         while self._bytes > self._bytes_max:
             _, oldest = self._kept.popitem(last=False)
-            self._bytes -= len(oldest.text)
+            self._bytes -= oldest.size
+
+    def forget(self, session: str) -> None:
+        """Drop what is kept for a session; it only costs its next request some time."""
+        for key in [key for key in self._kept if key[0] == session]:
+            self._bytes -= self._kept.pop(key).size
 
 
 class ToolCache:

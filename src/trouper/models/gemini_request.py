@@ -1,15 +1,12 @@
 """A step's question as the body of a Gemini request: pure, and as cheap at the thousandth message as at the first (M7, M8, M11).
 
-A history only grows at its end, so what was encoded for a session's last request is the beginning of the next body. The encoded
-beginning is kept per session together with the very messages it was made from; it is used while those are still the same objects, at the same places.
+What was encoded for a session's last request is the beginning of the next body; `body_cache` keeps it.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Mapping
-from operator import is_
 from typing import Any, Literal, TypeAlias
 
 from attrs import define, field, frozen
@@ -29,6 +26,7 @@ from trouper.core.messages import (
     ToolSpec,
 )
 from trouper.models import wire_json
+from trouper.models.body_cache import BODY_CACHE_BYTES_MAX, BodyCache, ToolCache
 from trouper.models.gemini_errors import PROVIDER
 from trouper.models.gemini_schema import checked_json_schema, openapi_schema
 from trouper.models.protocol import ModelRequest
@@ -36,8 +34,6 @@ from trouper.models.protocol import ModelRequest
 #: "json": schemas are sent as they are; "openapi": translated for models and gateways that know nothing else (M11).
 SchemaForm: TypeAlias = Literal["json", "openapi"]
 
-BODY_CACHE_BYTES_MAX = 64 * 1024 * 1024
-_DECLARATIONS_KEPT = 16
 _ONE_CALL = "Call at most one function in each reply, and wait for its result before you call another."
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/-]*\Z")
 
@@ -88,10 +84,8 @@ class RequestBuilder:
     ) -> None:
         self._settings = settings or GeminiSettings()
         self._schemas: SchemaForm = schemas
-        self._cache_bytes_max = cache_bytes_max
-        self._cache_bytes = 0
-        self._encoded: OrderedDict[tuple[str, str, bool], _Encoded] = OrderedDict()
-        self._declared: list[tuple[tuple[ToolSpec, ...], bytes]] = []
+        self._cache: BodyCache[_Encoded] = BodyCache(cache_bytes_max)
+        self._declared = ToolCache(lambda spec: wire_json.encode(declaration(spec, schemas)))
 
     def body(self, request: ModelRequest, model: str, extra: GeminiSettings | None = None) -> bytes:
         """`extra`: this request's own settings, on top of the client's."""
@@ -123,46 +117,23 @@ class RequestBuilder:
     def _contents(self, request: ModelRequest, nested_pictures: bool) -> _Encoded:
         key = (request.session, request.purpose, nested_pictures)
         messages = request.messages
-        encoded = self._encoded.pop(key, None)
-        if encoded is not None:
-            self._cache_bytes -= encoded.size
-        if (
-            encoded is None
-            or len(encoded.messages) > len(messages)
-            # Identity, not equality: True equals 1, and would be sent as it.
-            or not all(map(is_, encoded.messages, messages))
-        ):
-            encoded = _Encoded()
+        encoded = self._cache.take(key, messages) or _Encoded()
         for message in messages[len(encoded.messages) :]:
             _add(encoded, message, nested_pictures)
         encoded.messages = messages
-        self._encoded[key] = encoded
-        self._cache_bytes += encoded.size
-        while self._cache_bytes > self._cache_bytes_max:
-            _, oldest = self._encoded.popitem(last=False)
-            self._cache_bytes -= oldest.size
+        self._cache.keep(key, encoded)
         return encoded
 
     def forget(self, session: str) -> None:
         """Drop what is kept for a session; it only costs its next request some time."""
-        for key in [key for key in self._encoded if key[0] == session]:
-            self._cache_bytes -= self._encoded.pop(key).size
+        self._cache.forget(session)
 
     def _tools(self, specs: tuple[ToolSpec, ...], hosted: tuple[Mapping[str, Json], ...]) -> bytes:
         pieces = []
         if specs:
-            pieces.append(b'{"functionDeclarations":[' + self._declarations(specs) + b"]}")
+            pieces.append(b'{"functionDeclarations":[' + b",".join(self._declared.encoded(specs)) + b"]}")
         pieces.extend(wire_json.encode(tool) for tool in hosted)
         return b",".join(pieces)
-
-    def _declarations(self, specs: tuple[ToolSpec, ...]) -> bytes:
-        for known, text in self._declared:
-            if len(known) == len(specs) and all(map(is_, known, specs)):
-                return text
-        text = b",".join(wire_json.encode(declaration(spec, self._schemas)) for spec in specs)
-        self._declared.append((specs, text))
-        del self._declared[:-_DECLARATIONS_KEPT]
-        return text
 
     def _generation(self, request: ModelRequest) -> dict[str, Json]:
         out: dict[str, Json] = {}

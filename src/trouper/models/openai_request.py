@@ -74,7 +74,7 @@ class ChatRequestBuilder:
     ) -> None:
         self._dialect = dialect
         self._config = checked_config(config)
-        self._cache = BodyCache(cache_bytes_max)
+        self._cache: BodyCache[Encoded] = BodyCache(cache_bytes_max)
         self._tools = ToolCache(lambda spec: wire_json.encode(declaration(spec)))
 
     def body(self, request: ModelRequest, model: str) -> bytes:
@@ -119,7 +119,7 @@ class ChatRequestBuilder:
     def _messages(self, request: ModelRequest) -> bytes:
         messages = request.messages
         key = (request.session, request.purpose)
-        known = self._cache.find(key, messages)
+        known = self._cache.take(key, messages)
         pieces = [known.text] if known is not None and known.text else []
         start = closed = len(known.messages) if known is not None else 0
         #: What users say until the model speaks again. It stays open, so it is not kept.
