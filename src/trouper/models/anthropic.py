@@ -12,12 +12,10 @@ for this is remembered, and its next request asks the provider to drop what it n
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
@@ -25,8 +23,9 @@ from trouper.models.anthropic_errors import PROVIDER, ThinkingRefused, fault_of_
 from trouper.models.anthropic_reply import MessagesReply
 from trouper.models.anthropic_request import BINDING_BETA, CacheLife, MessagesRequestBuilder, ThinkingForm
 from trouper.models.chunk_stream import ChunkStream
-from trouper.models.hosts import is_local, is_loopback
-from trouper.models.http import CONNECT_TIMEOUT_S, Credential, Endpoint, Key, KeySource, key_from_environment
+from trouper.models.hosts import Address, address_of, is_local
+from trouper.models.http import CONNECT_TIMEOUT_S, Key, KeySource, key_from_environment
+from trouper.models.http_model import HttpModel, window_in
 from trouper.models.protocol import ModelRequest
 from trouper.models.sse import EVENT_BYTES_MAX
 
@@ -42,7 +41,7 @@ MAX_TOKENS = 32_000
 #: Sessions whose thinking was refused that are remembered; the oldest is forgotten first, and would be refused once more.
 REFUSALS_KEPT = 4_096
 
-#: Tokens that fit, by the beginning of the model's name; the longest that matches counts.
+#: Tokens that fit, by the beginning of the model's name.
 CONTEXT_WINDOWS: Mapping[str, int] = {
     "claude": 200_000,
     "claude-fable-5": 1_000_000,
@@ -57,11 +56,10 @@ CONTEXT_WINDOWS: Mapping[str, int] = {
 
 
 def window_of(model: str) -> int | None:
-    matching = [prefix for prefix in CONTEXT_WINDOWS if model.startswith(prefix)]
-    return CONTEXT_WINDOWS[max(matching, key=len)] if matching else None
+    return window_in(CONTEXT_WINDOWS, model)
 
 
-class Anthropic:
+class Anthropic(HttpModel):
     """A `Model` that asks Anthropic. Safe to share between sessions; `aclose()` closes its idle connections."""
 
     def __init__(
@@ -91,28 +89,27 @@ class Anthropic:
             raise ConfigError(f"cache {cache!r} is none of '5m', '1h', None; use one of these", cache=cache)
         if max_tokens < 1:
             raise ConfigError(f"max_tokens {max_tokens!r} is no positive number; give one", max_tokens=max_tokens)
-        from_environment = os.environ.get(BASE_URL_VARIABLE, "").strip() or None
-        address = base_url or from_environment or BASE_URL
-        self._model = model
-        self._window = context_window
-        self._event_bytes_max = event_bytes_max
+        address = address_of(base_url, BASE_URL_VARIABLE, BASE_URL)
         self._version = api_version
         self._betas = tuple(betas)
         self._builder = MessagesRequestBuilder(config, max_tokens=max_tokens, api_version=api_version, cache=cache)
-        self._endpoint = Endpoint(
-            address.rstrip("/").removesuffix("/v1"),
+        super().__init__(
+            model,
+            address.url.rstrip("/").removesuffix("/v1"),
             provider=PROVIDER,
+            window=context_window if context_window is not None else window_of(model),
+            event_bytes_max=event_bytes_max,
             headers=headers,
             proxy=proxy,
             transport=transport,
             connect_timeout_s=connect_timeout_s,
         )
-        self._key = self._find_key(api_key, base_url is None or base_url == from_environment)
+        self._key = self._find_key(api_key, address)
         self._thinking: OrderedDict[tuple[str, str], ThinkingForm] = OrderedDict()
 
-    def _find_key(self, given: KeySource | None, chosen_by_environment: bool) -> Key | None:
-        host = urlsplit(self._endpoint.base_url).hostname or ""
-        trusted = chosen_by_environment or host == "api.anthropic.com" or is_loopback(host)
+    def _find_key(self, given: KeySource | None, address: Address) -> Key | None:
+        host = self._endpoint.host
+        trusted = address.may_have_key_of_environment(host)
         source = given if given is not None else key_from_environment([KEY_VARIABLE]) if trusted else None
         if source is not None:
             return Key(source, provider=PROVIDER, header="x-api-key")
@@ -128,17 +125,6 @@ class Anthropic:
     def from_env(cls, model: str, **options: Any) -> Self:
         """As the environment says, with the variables of Anthropic's own client: ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL."""
         return cls(model, **options)
-
-    def __repr__(self) -> str:
-        return f"Anthropic({self._model!r}, base_url={self._endpoint.shown_url!r})"
-
-    @property
-    def name(self) -> str:
-        return f"{PROVIDER}:{self._model}"
-
-    @property
-    def context_window(self) -> int | None:
-        return self._window if self._window is not None else window_of(self._model)
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[ChunkStream]:
@@ -169,16 +155,3 @@ class Anthropic:
         while len(self._thinking) > REFUSALS_KEPT:
             self._thinking.popitem(last=False)
         return True
-
-    async def _credential(self) -> Credential | None:
-        return await self._key.ask() if self._key is not None else None
-
-    async def aclose(self) -> None:
-        """Close the idle connections. The client may be used again."""
-        await self._endpoint.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

@@ -26,14 +26,8 @@ from trouper.models.gemini_errors import PROVIDER, fault_of_error, fault_of_repl
 from trouper.models.gemini_reply import Reply
 from trouper.models.gemini_request import RequestBuilder, SchemaForm, model_path
 from trouper.models.gemini_vertex import Vertex
-from trouper.models.http import (
-    CONNECT_TIMEOUT_S,
-    Credential,
-    Endpoint,
-    Key,
-    KeySource,
-    key_from_environment,
-)
+from trouper.models.http import CONNECT_TIMEOUT_S, Credential, Key, KeySource, key_from_environment
+from trouper.models.http_model import HttpModel, window_in
 from trouper.models.protocol import ModelRequest
 from trouper.models.sse import EVENT_BYTES_MAX
 
@@ -47,7 +41,7 @@ DEFAULT_MODEL = "gemini-3-flash"
 #: As in Google's own client, the first wins.
 KEY_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 
-#: Tokens that fit, by the beginning of the model's name; the longest that matches counts.
+#: Tokens that fit, by the beginning of the model's name.
 CONTEXT_WINDOWS: Mapping[str, int] = {
     "gemini-3": 1_048_576,
     "gemini-3-pro-image": 65_536,
@@ -64,12 +58,10 @@ CONTEXT_WINDOWS: Mapping[str, int] = {
 
 
 def window_of(model: str) -> int | None:
-    name = model.rsplit("/", 1)[-1]
-    matching = [prefix for prefix in CONTEXT_WINDOWS if name.startswith(prefix)]
-    return CONTEXT_WINDOWS[max(matching, key=len)] if matching else None
+    return window_in(CONTEXT_WINDOWS, model.rsplit("/", 1)[-1])
 
 
-class Gemini:
+class Gemini(HttpModel):
     """A `Model` that asks Google. Safe to share between sessions; `aclose()` closes its idle connections."""
 
     def __init__(
@@ -92,15 +84,15 @@ class Gemini:
         model_path(model)
         if schemas not in ("json", "openapi"):
             raise ConfigError(f"schemas {schemas!r} is neither 'json' nor 'openapi'; use one of these", schemas=schemas)
-        self._model = model
         self._vertex = vertex
         self._version = api_version or ("v1beta1" if vertex else "v1beta")
-        self._window = context_window
-        self._event_bytes_max = event_bytes_max
         self._builder = RequestBuilder(settings_of(config), schemas=schemas)
-        self._endpoint = Endpoint(
+        super().__init__(
+            model,
             base_url or (vertex.base_url if vertex else BASE_URL),
             provider=PROVIDER,
+            window=context_window if context_window is not None else window_of(model),
+            event_bytes_max=event_bytes_max,
             headers=headers,
             proxy=proxy,
             transport=transport,
@@ -130,17 +122,6 @@ class Gemini:
             options.setdefault("base_url", os.environ.get("GOOGLE_GEMINI_BASE_URL") or None)
         return cls(model, **options)
 
-    def __repr__(self) -> str:
-        return f"Gemini({self._model!r}, base_url={self._endpoint.shown_url!r})"
-
-    @property
-    def name(self) -> str:
-        return f"{PROVIDER}:{self._model}"
-
-    @property
-    def context_window(self) -> int | None:
-        return self._window if self._window is not None else window_of(self._model)
-
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[ChunkStream]:
         model = request.model or self._model
@@ -155,7 +136,7 @@ class Gemini:
     async def _credential(self) -> Credential | None:
         if self._vertex is not None:
             return await self._vertex.ask()
-        return await self._key.ask() if self._key is not None else None
+        return await super()._credential()
 
     def _path(self, model: str) -> str:
         path = model_path(model)
@@ -164,16 +145,6 @@ class Gemini:
     def _extra_headers(self) -> dict[str, str]:
         project = self._vertex.quota_project if self._vertex is not None else None
         return {"x-goog-user-project": project} if project else {}
-
-    async def aclose(self) -> None:
-        """Close the idle connections. The client may be used again."""
-        await self._endpoint.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     async def sdk(self, work: Callable[[Any], T]) -> T:
         """Run `work(client)` in a thread, with Google's own client and our key: files, caches, embeddings (M12).

@@ -6,7 +6,36 @@ a proxy on this very machine may have it.
 
 from __future__ import annotations
 
+import os
 from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from attrs import frozen
+
+
+@frozen
+class Address:
+    """Where a client asks, and whose choice that was."""
+
+    url: str
+    #: The host of the provider itself.
+    own_host: str
+    #: Nobody gave another than the environment's, or than the usual one.
+    chosen_by_environment: bool
+
+    def may_have_key_of_environment(self, host: str) -> bool:
+        """`host`: the one that the address leads to."""
+        return self.chosen_by_environment or host == self.own_host or is_loopback(host)
+
+
+def address_of(given: str | None, variable: str, usual: str) -> Address:
+    """The address that was given; else that of the environment; else the provider's own."""
+    from_environment = os.environ.get(variable, "").strip() or None
+    return Address(
+        given or from_environment or usual,
+        urlsplit(usual).hostname or "",
+        given is None or given == from_environment,
+    )
 
 
 def is_loopback(host: str) -> bool:

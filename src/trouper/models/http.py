@@ -175,6 +175,10 @@ class Endpoint:
         return _without_userinfo(self.base_url)
 
     @property
+    def host(self) -> str:
+        return urlsplit(self.base_url).hostname or ""
+
+    @property
     def header_names(self) -> frozenset[str]:
         return frozenset(name.lower() for name in self._headers)
 

@@ -10,17 +10,17 @@ but that of connecting: the model call's actor has those.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
 from trouper.models.chunk_stream import ChunkStream
-from trouper.models.hosts import is_local, is_loopback
-from trouper.models.http import CONNECT_TIMEOUT_S, Credential, Endpoint, Key, KeySource, key_from_environment
+from trouper.models.hosts import Address, address_of, is_local
+from trouper.models.http import CONNECT_TIMEOUT_S, Key, KeySource, key_from_environment
+from trouper.models.http_model import HttpModel, window_in
 from trouper.models.openai_errors import fault_of_reply
 from trouper.models.openai_reply import ChatReply
 from trouper.models.openai_request import ChatRequestBuilder, Dialect, Reasoning
@@ -35,7 +35,7 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 BASE_URL_VARIABLE = "OPENAI_BASE_URL"
 _OLLAMA_PORT = 11434
 
-#: Tokens that fit, by the beginning of the model's name; the longest that matches counts. Other servers' models: `context_window=`.
+#: Tokens that fit, by the beginning of the model's name. Other servers' models: `context_window=`.
 CONTEXT_WINDOWS: Mapping[str, int] = {
     "gpt-6": 1_050_000,
     "gpt-5.6": 1_050_000,
@@ -49,8 +49,7 @@ CONTEXT_WINDOWS: Mapping[str, int] = {
 
 
 def window_of(model: str) -> int | None:
-    matching = [prefix for prefix in CONTEXT_WINDOWS if model.startswith(prefix)]
-    return CONTEXT_WINDOWS[max(matching, key=len)] if matching else None
+    return window_in(CONTEXT_WINDOWS, model)
 
 
 def provider_of(base_url: str) -> str:
@@ -66,7 +65,7 @@ def provider_of(base_url: str) -> str:
     return host
 
 
-class OpenAICompatible:
+class OpenAICompatible(HttpModel):
     """A `Model` that speaks Chat Completions. Safe to share between sessions; `aclose()` closes its idle connections."""
 
     def __init__(
@@ -97,34 +96,28 @@ class OpenAICompatible:
             raise ConfigError(
                 f"reasoning {reasoning!r} is none of 'auto', 'always', 'never'; use one of these", reasoning=reasoning
             )
-        from_environment = os.environ.get(BASE_URL_VARIABLE, "").strip() or None
-        address = base_url or from_environment or BASE_URL
-        self._model = model
-        self._window = context_window
-        self._event_bytes_max = event_bytes_max
-        self._provider = provider or provider_of(address)
-        self._builder = ChatRequestBuilder(
-            Dialect(
-                self._provider,
-                "max_completion_tokens" if self._provider == "openai" else "max_tokens",
-                reasoning,
-                stream_usage,
-            ),
-            config,
+        address = address_of(base_url, BASE_URL_VARIABLE, BASE_URL)
+        provider = provider or provider_of(address.url)
+        limit_field: Literal["max_completion_tokens", "max_tokens"] = (
+            "max_completion_tokens" if provider == "openai" else "max_tokens"
         )
-        self._endpoint = Endpoint(
-            address,
-            provider=self._provider,
+        self._builder = ChatRequestBuilder(Dialect(provider, limit_field, reasoning, stream_usage), config)
+        super().__init__(
+            model,
+            address.url,
+            provider=provider,
+            window=context_window if context_window is not None else window_of(model.rsplit("/", 1)[-1]),
+            event_bytes_max=event_bytes_max,
             headers=headers,
             proxy=proxy,
             transport=transport,
             connect_timeout_s=connect_timeout_s,
         )
-        self._key = self._find_key(api_key, base_url is None or base_url == from_environment)
+        self._key = self._find_key(api_key, address)
 
-    def _find_key(self, given: KeySource | None, chosen_by_environment: bool) -> Key | None:
-        host = urlsplit(self._endpoint.base_url).hostname or ""
-        trusted = chosen_by_environment or host == "api.openai.com" or is_loopback(host)
+    def _find_key(self, given: KeySource | None, address: Address) -> Key | None:
+        host = self._endpoint.host
+        trusted = address.may_have_key_of_environment(host)
         source = given if given is not None else key_from_environment([KEY_VARIABLE]) if trusted else None
         if source is not None:
             return Key(source, provider=self._provider, header="authorization", prefix="Bearer ")
@@ -142,17 +135,6 @@ class OpenAICompatible:
         """As the environment says, with the variables of OpenAI's own client: OPENAI_API_KEY and OPENAI_BASE_URL."""
         return cls(model, **options)
 
-    def __repr__(self) -> str:
-        return f"OpenAICompatible({self._model!r}, base_url={self._endpoint.shown_url!r})"
-
-    @property
-    def name(self) -> str:
-        return f"{self._provider}:{self._model}"
-
-    @property
-    def context_window(self) -> int | None:
-        return self._window if self._window is not None else window_of(self._model.rsplit("/", 1)[-1])
-
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[ChunkStream]:
         body = self._builder.body(request, request.model or self._model)
@@ -164,19 +146,6 @@ class OpenAICompatible:
                     self._provider, stream.status, await stream.read_error(), stream.headers, credential
                 )
             yield ChunkStream(stream, ChatReply(self._provider, credential), self._provider, self._event_bytes_max)
-
-    async def _credential(self) -> Credential | None:
-        return await self._key.ask() if self._key is not None else None
-
-    async def aclose(self) -> None:
-        """Close the idle connections. The client may be used again."""
-        await self._endpoint.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
 
 _ACCEPT = {"accept": "text/event-stream, application/json"}

@@ -1,0 +1,74 @@
+"""What the clients of providers have in common, whoever is asked: a name, a window, an address with its connections, and a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
+
+from trouper.models.http import Credential, Endpoint, Key
+
+if TYPE_CHECKING:
+    import httpx
+
+
+def window_in(windows: Mapping[str, int], name: str) -> int | None:
+    """Tokens that fit, from a table by the beginnings of models' names; the longest that matches counts."""
+    matching = [prefix for prefix in windows if name.startswith(prefix)]
+    return windows[max(matching, key=len)] if matching else None
+
+
+class HttpModel:
+    """A `Model` over HTTP but for its `stream`, which each client has in its provider's words, and its key, which each looks for by itself."""
+
+    #: `None` if none is sent.
+    _key: Key | None
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        *,
+        provider: str,
+        window: int | None,
+        event_bytes_max: int,
+        headers: Mapping[str, str] | None,
+        proxy: str | None,
+        transport: httpx.AsyncBaseTransport | None,
+        connect_timeout_s: float,
+    ) -> None:
+        self._model = model
+        self._provider = provider
+        self._window = window
+        self._event_bytes_max = event_bytes_max
+        self._endpoint = Endpoint(
+            base_url,
+            provider=provider,
+            headers=headers,
+            proxy=proxy,
+            transport=transport,
+            connect_timeout_s=connect_timeout_s,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._model!r}, base_url={self._endpoint.shown_url!r})"
+
+    @property
+    def name(self) -> str:
+        return f"{self._provider}:{self._model}"
+
+    @property
+    def context_window(self) -> int | None:
+        return self._window
+
+    async def _credential(self) -> Credential | None:
+        return await self._key.ask() if self._key is not None else None
+
+    async def aclose(self) -> None:
+        """Close the idle connections. The client may be used again."""
+        await self._endpoint.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
