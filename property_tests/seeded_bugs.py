@@ -186,7 +186,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "interrupt-forgets-waiting-calls",
         "an interrupt ends only the calls that run; those that wait for an approval or their turn stay open (I1, L21)",
-        "core/decisions.py",
+        "core/ending.py",
         "        for call in turn.calls:\n            if call.phase is not CallPhase.ENDED:\n                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))",
         "        for call in turn.calls:\n            if call.phase is CallPhase.RUNNING:\n                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))",
         (CORE,),
@@ -194,7 +194,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "interrupt-settles-nothing",
         "an interrupt during tools leaves the calls unanswered in the history (I5, L21)",
-        "core/decisions.py",
+        "core/ending.py",
         "                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))\n        decision.emit(ToolsSettled(turn.number, turn.step))",
         "                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))",
         (CORE,),
@@ -211,15 +211,15 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "late-result-counts",
         "a second result of a call replaces the first (I1, I9)",
-        "core/decisions.py",
-        "_find(state, command.call, CallPhase.RUNNING) or _find(state, command.call, CallPhase.HELD)",
-        "_find(state, command.call, CallPhase.RUNNING) or _find(state, command.call, CallPhase.ENDED)",
+        "core/steps.py",
+        "find_call(state, command.call, CallPhase.RUNNING) or find_call(state, command.call, CallPhase.HELD)",
+        "find_call(state, command.call, CallPhase.RUNNING) or find_call(state, command.call, CallPhase.ENDED)",
         (CORE,),
     ),
     Bug(
         "stale-reply-accepted",
         "the reply of a discarded turn is taken for one of the running turn (I8)",
-        "core/decisions.py",
+        "core/steps.py",
         "running.number == turn and running.step == step_number",
         "running.step == step_number",
         (CORE,),
@@ -244,8 +244,8 @@ BUGS: tuple[Bug, ...] = (
         "approval-counts-twice",
         "an approval is taken for a call that is not waiting for one, and starts it again (I4, T4)",
         "core/decisions.py",
-        '            _require_phase(state, call, CallPhase.ASKING, "is not waiting for an approval")\n',
-        '            if not _is_open(state, call):\n                raise CommandRejected("no such call")\n',
+        '            steps.require_phase(state, call, CallPhase.ASKING, "is not waiting for an approval")\n',
+        '            if not steps.is_open(state, call):\n                raise CommandRejected("no such call")\n',
         (CORE, APPROVALS),
     ),
     Bug(
@@ -259,7 +259,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "silence-is-success",
         "a turn without a word ends as if it had one (L9)",
-        "core/decisions.py",
+        "core/steps.py",
         "    if _says_nothing(command.message) and command.stop_reason",
         "    if not command.message.parts and command.stop_reason",
         (TURNS,),
@@ -267,7 +267,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "mismatch-ignored",
         "output that does not follow the schema is accepted",
-        "core/decisions.py",
+        "core/steps.py",
         "    elif command.mismatch is not None and command.stop_reason not in",
         "    elif turn.corrected and command.mismatch is not None and command.stop_reason not in",
         (OUTPUT,),
@@ -283,7 +283,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "turn-ends-over-its-input",
         "a turn about to end does not look whether the user has said something (L10)",
-        "core/decisions.py",
+        "core/steps.py",
         'elif more_steps and (decision.state.queue or command.stop_reason == "pause_turn"):',
         'elif more_steps and command.stop_reason == "pause_turn":',
         (STEERING,),
@@ -291,7 +291,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "queued-input-gets-no-turn",
         "input that came too late for its turn waits for ever (I26)",
-        "core/session.py",
+        "core/outstanding.py",
         "    if state.queue and state.phase is Phase.IDLE and not state.held:",
         "    if state.queue and state.phase is Phase.CLOSED and not state.held:",
         (CORE, STEERING),
@@ -299,7 +299,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "loop-guard-one-late",
         "the loop guard ends a turn one round too late (L23)",
-        "core/decisions.py",
+        "core/steps.py",
         "turn.repeats >= options.loop_warn + options.loop_end:",
         "turn.repeats > options.loop_warn + options.loop_end:",
         (CORE,),
@@ -315,7 +315,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "budget-overshoot",
         "a budget is noticed only when it is overspent (I27)",
-        "core/decisions.py",
+        "core/steps.py",
         "        if used >= cap:\n            fault",
         "        if used > cap:\n            fault",
         (CORE, BUDGETS),
@@ -323,7 +323,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "one-step-too-many",
         "a turn takes one step more than it may (L2, I27)",
-        "core/decisions.py",
+        "core/steps.py",
         "turn.options.max_steps and turn.step >= turn.options.max_steps:",
         "turn.options.max_steps and turn.step > turn.options.max_steps:",
         (CORE,),
@@ -331,7 +331,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "warned-again-and-again",
         "the warning at 80 % comes at every step (L25)",
-        "core/decisions.py",
+        "core/steps.py",
         "        if used >= cap * WARN_SHARE and what not in decision.state.warned:",
         "        if used >= cap * WARN_SHARE:",
         (BUDGETS,),
@@ -339,7 +339,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "no-time-limit",
         "the wall time of a turn is not watched (L25)",
-        "core/session.py",
+        "core/outstanding.py",
         "        if turn.deadline_at is not None:\n",
         "        if turn.deadline_at is not None and state.phase is Phase.COMPACTING:\n",
         (BUDGETS, "tests/core/test_session_core.py"),
@@ -347,7 +347,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "partial-text-is-lost",
         "what the model had said before an interrupt is forgotten (L13)",
-        "core/decisions.py",
+        "core/ending.py",
         "    kept = partial if state.phase is Phase.THINKING else None\n",
         "    kept = partial if state.phase is Phase.ACTING else None\n",
         (INTERRUPT,),
@@ -438,7 +438,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "restart-runs-it-again",
         "after a restart a tool that may run once only is run again (I4, J12)",
-        "core/decisions.py",
+        "core/recovery.py",
         '        if call.preparation.side_effect != "at_most_once" and call.attempt < REATTACH_MAX:',
         "        if call.attempt < REATTACH_MAX:",
         (CORE, SEEDED),
@@ -446,7 +446,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "recovery-is-never-done",
         "recovering again adds events (I17)",
-        "core/decisions.py",
+        "core/recovery.py",
         "    turn = state.turn\n    if turn is None:\n        return\n    open_calls",
         "    turn = state.turn\n    if turn is None:\n        decision.emit(RecoveryNoted(command.at, None))\n        return\n    open_calls",
         (CORE,),
@@ -454,7 +454,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "unknown-is-called-cancelled",
         "a call that ran when the process died is said to have been cancelled (J12)",
-        "core/decisions.py",
+        "core/recovery.py",
         "        outcome = Outcome.UNKNOWN if started else Outcome.CANCELLED",
         "        outcome = Outcome.CANCELLED",
         (CRASH,),
@@ -471,7 +471,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "compaction-grows",
         "a summary that is longer than what it stands for is installed (I35)",
-        "core/decisions.py",
+        "core/compacting.py",
         "        if history.tokens < state.history.tokens and history.sound:",
         "        if history.sound:",
         (COMPACTION,),
@@ -487,7 +487,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "summary-of-something-else",
         "a summary is installed although the history changed meanwhile (L31)",
-        "core/decisions.py",
+        "core/compacting.py",
         "    if state.compacting is None or state.compacting.split != command.split:",
         "    if state.compacting is None:",
         (COMPACTION,),
@@ -495,7 +495,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "overflow-for-ever",
         "every refused context is compacted again, without end (L32)",
-        "core/decisions.py",
+        "core/steps.py",
         'if command.fault.kind == "context_overflow" and not turn.forced:',
         'if command.fault.kind == "context_overflow":',
         (COMPACTION,),

@@ -51,6 +51,7 @@ from trouper.core.notification import (
     QueueNotification,
     RequeueNotifications,
 )
+from trouper.core.outstanding import CallModel, RunCall, Summarise, TakeQueued, outstanding
 from trouper.core.schedule import (
     ActOnFire,
     CancelSchedule,
@@ -63,17 +64,7 @@ from trouper.core.schedule import (
     ScheduleFinished,
     ScheduleFireAbandoned,
 )
-from trouper.core.session import (
-    CallModel,
-    Event,
-    Phase,
-    RunCall,
-    State,
-    Summarise,
-    TakeQueued,
-    evolve,
-    outstanding,
-)
+from trouper.core.session import Event, Phase, State, evolve
 from trouper.core.settings import Compaction, TurnOptions
 from trouper.core.task_text import spawned_task
 from trouper.roster import decode_section, encode_section, fold

@@ -13,7 +13,8 @@ from trouper._errors import InternalError, TrouperError
 from trouper.core import memory
 from trouper.core.ids import MEMORY_STREAM, is_session
 from trouper.core.memory import Memories
-from trouper.core.session import State, evolve, outstanding
+from trouper.core.outstanding import outstanding
+from trouper.core.session import State, evolve
 from trouper.journal import JournalDamaged, Log, Snapshot
 from trouper.journal.format import is_gap, stream_of
 

@@ -35,13 +35,13 @@ from trouper.actors.restart import Restart
 from trouper.actors.session import SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
 from trouper.actors.triggers import TRIGGER_RESTART, Act, When, run_trigger
-from trouper.core.decisions import WARN_SHARE
 from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted
 from trouper.core.ids import MEMORY_STREAM, TaskId, check_name
 from trouper.core.memory import Memories
 from trouper.core.messages import NO_USAGE, Fault, Json, Usage
 from trouper.core.session import EndedTurn, State, evolve
 from trouper.core.settings import Budget, Limits
+from trouper.core.steps import WARN_SHARE
 from trouper.core.task_record import Owner
 from trouper.core.values import changed
 from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log

@@ -10,11 +10,11 @@ import trio
 from session_watch import names, recorded, seen, wait_idle
 
 from trouper import Compaction, Limits, ToolContext, open_runtime, tool
-from trouper.core.decisions import UNKNOWN
 from trouper.core.events import ApprovalRequested, CallEnded, CallStarted, RecoveryNoted, TurnEnded
 from trouper.core.history import problems
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
+from trouper.core.recovery import UNKNOWN
 from trouper.models import Scripted, call, reply, stall
 from trouper.testing import CrashDisk, Fate
 

@@ -45,19 +45,16 @@ from trouper.core.events import (
 from trouper.core.history import problems
 from trouper.core.ids import CallId, call_id
 from trouper.core.messages import Fault, Message, Outcome, Text, Thinking, ToolCall, Usage
-from trouper.core.session import (
-    TRANSITIONS,
+from trouper.core.outstanding import (
     AwaitApproval,
     AwaitDeadline,
     CallModel,
-    Phase,
     RunCall,
-    State,
     Summarise,
     TakeQueued,
-    evolve,
     outstanding,
 )
+from trouper.core.session import TRANSITIONS, Phase, State, evolve
 from trouper.core.settings import Compaction, TurnOptions
 
 OPTIONS = TurnOptions()

@@ -24,7 +24,8 @@ from trouper.core.commands import Command, DeliverResult
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Json, Outcome
 from trouper.core.notification import NotificationQueued, NotificationsRequeued
-from trouper.core.session import RunCall, State, Work
+from trouper.core.outstanding import RunCall, Work
+from trouper.core.session import State
 from trouper.core.settings import Limits
 from trouper.core.task import RunTask
 from trouper.core.task_events import (

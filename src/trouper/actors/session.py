@@ -45,13 +45,9 @@ from trouper.core.ids import CallId
 from trouper.core.live import LiveEvent
 from trouper.core.messages import Json, ToolCall, ToolSpec
 from trouper.core.notification import NotificationLimits
+from trouper.core.outstanding import WorkKey, outstanding
 from trouper.core.schedule import ClaimFires, ScheduleLimits
-from trouper.core.session import (
-    Phase,
-    State,
-    WorkKey,
-    outstanding,
-)
+from trouper.core.session import Phase, State
 from trouper.core.settings import Limits
 from trouper.core.task_events import BeatTask, CreateTask, ReportTaskProgress, StartTask, WriteTaskOutput
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits

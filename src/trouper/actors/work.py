@@ -22,8 +22,7 @@ from trouper.core.commands import ActFire, Command, DeliverDue, DeliverResult, D
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Fault, Json, Outcome
 from trouper.core.notification import DeliverBatch
-from trouper.core.schedule import REBASE_AFTER_S, ActOnFire, AwaitDue, ClaimFires, ScheduledRun
-from trouper.core.session import (
+from trouper.core.outstanding import (
     AwaitApproval,
     AwaitDeadline,
     AwaitInlineBudget,
@@ -33,6 +32,7 @@ from trouper.core.session import (
     TakeQueued,
     Work,
 )
+from trouper.core.schedule import REBASE_AFTER_S, ActOnFire, AwaitDue, ClaimFires, ScheduledRun
 from trouper.core.task import AwaitTaskStopped, RunTask
 from trouper.core.task_events import EndTask
 from trouper.core.task_record import Link, NewTask

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from trouper.cli.terminal import Terminal, clean, clean_line
-from trouper.core.session import AwaitInlineBudget, CallModel, RunCall, State, outstanding
+from trouper.core.outstanding import AwaitInlineBudget, CallModel, RunCall, outstanding
+from trouper.core.session import State
 from trouper.core.task import RunTask
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from trouper.cli.control import NAME, ask_owner
 from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean_line, plural, size_of
 from trouper.cli.views import check_readable, open_view
-from trouper.core.session import outstanding
+from trouper.core.outstanding import outstanding
 
 FREE_BYTES_MIN = 200_000_000
 #: Larger journals are checked byte by byte on request only.

@@ -323,7 +323,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -> int:
     """Every step with the phase that it led to; then the verdict of deciding everything again."""
-    from trouper.core.session import outstanding
+    from trouper.core.outstanding import outstanding
     from trouper.replay import Journal
 
     assert isinstance(journal, Journal)

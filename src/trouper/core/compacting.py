@@ -1,0 +1,120 @@
+"""When and how a session makes its context smaller: the decisions. What becomes of the messages is in `compaction` (L26-L32)."""
+
+from __future__ import annotations
+
+from trouper._errors import CommandRejected
+from trouper.core import compaction
+from trouper.core.commands import Compact, DeliverSummary
+from trouper.core.decision import Decision
+from trouper.core.ending import ended
+from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked, StepStarted, TurnEnded
+from trouper.core.messages import NO_USAGE, Fault, Message
+from trouper.core.session import Phase, Turn
+
+
+def make_room(decision: Decision, turn: Turn) -> bool:
+    """True if the step has to wait for a summary (L26-L29)."""
+    policy = turn.options.compaction
+    limit = compaction.limit(policy, turn.options.window)
+    if limit is None or decision.state.tokens <= limit:
+        return False
+    mask(decision, policy.mask_after_turns, policy.mask_min_saving)
+    state = decision.state
+    if state.tokens <= limit:
+        return False
+    split = compaction.pick_split(state.history.messages, policy.keep_pairs, policy.min_messages)
+    if not split:
+        return False
+    decision.emit(CompactionStarted(split, state.tokens))
+    return True
+
+
+def mask(decision: Decision, turns: int, min_saving: int) -> None:
+    state = decision.state
+    before = compaction.mask_boundary(state.history.messages, turns)
+    _, saved = compaction.mask(state.history.messages, before)
+    if saved >= min_saving:
+        decision.emit(HistoryMasked(before, state.tokens, state.tokens - saved))
+
+
+def compact(decision: Decision, command: Compact) -> None:
+    state = decision.state
+    if state.phase is not Phase.IDLE:
+        raise CommandRejected(
+            f"session {state.session!r} is busy; compact() between turns, or let the turn compact by itself",
+            session=state.session,
+        )
+    mask(decision, command.compaction.mask_after_turns, command.compaction.mask_min_saving)
+    state = decision.state
+    policy = command.compaction
+    split = compaction.pick_split(state.history.messages, policy.keep_pairs, policy.min_messages)
+    if split:
+        decision.emit(CompactionStarted(split, state.tokens))
+
+
+def take_summary(decision: Decision, command: DeliverSummary) -> None:
+    state = decision.state
+    if state.compacting is None or state.compacting.split != command.split:
+        return
+    started = state.compacting
+    _install(decision, command)
+    if decision.state.turn is None:
+        return
+    turn = decision.state.turn
+    if not started.forced:
+        decision.emit(StepStarted(turn.number, turn.step + 1, command.at))
+    elif decision.state.history.tokens < state.history.tokens or state.tokens < started.tokens_before:
+        # Shorter by a summary, or by the old results that were masked when it began.
+        # The step that was refused for its size is asked again, under its own number.
+        decision.emit(StepStarted(turn.number, turn.step, command.at))
+    else:
+        fault = Fault(
+            "context_overflow", "the conversation does not fit into the model's window and cannot be made smaller"
+        )
+        ended(decision, TurnEnded(turn.number, "error", command.at, fault))
+
+
+def _install(decision: Decision, command: DeliverSummary) -> None:
+    """The summary if it is smaller; else the oldest turns go, with a note; else nothing changes (L31, I35)."""
+    state = decision.state
+    messages = state.history.messages
+    candidates: list[tuple[str, Message]] = []
+    if command.text is not None and command.text.strip():
+        candidates.append(("summary", compaction.summary_message(command.text)))
+    candidates.append(("dropped", compaction.dropped_message(messages[: command.split])))
+    for how, summary in candidates:
+        history = compaction.installed(state.history, command.split, summary)
+        if history.tokens < state.history.tokens and history.sound:
+            decision.emit(
+                CompactionEnded(
+                    split=command.split,
+                    tokens_before=state.history.tokens,
+                    tokens_after=history.tokens,
+                    messages_before=len(messages),
+                    messages_after=len(history.messages),
+                    how=how,
+                    summary=summary,
+                    usage=command.usage,
+                    fault=command.fault,
+                )
+            )
+            return
+    give_up(decision, command)
+
+
+def give_up(decision: Decision, command: DeliverSummary | None = None) -> None:
+    state = decision.state
+    split = state.compacting.split if state.compacting is not None else 0
+    tokens, count = state.history.tokens, len(state.history.messages)
+    decision.emit(
+        CompactionEnded(
+            split=split,
+            tokens_before=tokens,
+            tokens_after=tokens,
+            messages_before=count,
+            messages_after=count,
+            how="unchanged",
+            usage=command.usage if command is not None else NO_USAGE,
+            fault=command.fault if command is not None else None,
+        )
+    )

@@ -1,0 +1,110 @@
+"""What the world still owes a session's state: a model call, tool calls, timers, deliveries."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from attrs import frozen
+
+from trouper.core import notification, schedule, task
+from trouper.core.calls import Call, CallPhase
+from trouper.core.ids import CallId
+from trouper.core.notification import DeliverBatch
+from trouper.core.schedule import ScheduleWork
+from trouper.core.session import Phase, State
+from trouper.core.task import TaskWork
+from trouper.core.task_record import Task
+
+
+@frozen
+class CallModel:
+    turn: int
+    step: int
+
+
+@frozen
+class Summarise:
+    split: int
+
+
+@frozen
+class TakeQueued:
+    """Input that was accepted, and that no turn has taken in: it gets one of its own (I26)."""
+
+
+@frozen
+class RunCall:
+    call: Call
+
+
+@frozen
+class AwaitApproval:
+    call: CallId
+    expires_at: float
+
+
+@frozen
+class AwaitDeadline:
+    turn: int
+    at: float
+
+
+@frozen
+class AwaitInlineBudget:
+    """When it is over, the turn lets this call go on in the background (B1)."""
+
+    call: CallId
+    budget_s: float
+
+
+Work: TypeAlias = (
+    CallModel
+    | Summarise
+    | TakeQueued
+    | RunCall
+    | AwaitApproval
+    | AwaitDeadline
+    | AwaitInlineBudget
+    | TaskWork
+    | DeliverBatch
+    | ScheduleWork
+)
+WorkKey: TypeAlias = tuple[Any, ...]
+
+
+def outstanding(state: State) -> dict[WorkKey, Work]:
+    """The work that this state waits for. Live actors run it; a replay only reads it. Keys tell one piece of work from its successor."""
+    work: dict[WorkKey, Work] = {}
+    turn = state.turn
+    if turn is not None:
+        if state.phase is Phase.THINKING:
+            work["model", turn.number, turn.asks] = CallModel(turn.number, turn.step)
+        elif state.phase is Phase.ACTING:
+            for call in turn.calls:
+                if call.phase is CallPhase.RUNNING:
+                    work["call", call.request.id, call.attempt] = RunCall(call)
+                    if call.preparation.budget_s is not None:
+                        work["budget", call.request.id] = AwaitInlineBudget(call.request.id, call.preparation.budget_s)
+        if turn.deadline_at is not None:
+            work["deadline", turn.number] = AwaitDeadline(turn.number, turn.deadline_at)
+    if state.compacting is not None:
+        work["summary", state.turns, state.compacting.split] = Summarise(state.compacting.split)
+    if state.queue and state.phase is Phase.IDLE and not state.held:
+        work["queued", state.turns] = TakeQueued()
+    for call_id, expires_at in state.approvals:
+        work["approval", call_id] = AwaitApproval(call_id, expires_at)
+    if state.tasks.live:
+        for key, owed in task.outstanding(state.tasks).items():
+            work[_execution(state.tasks.live[owed.task_id], key)] = owed
+    if state.notifications.pending and state.phase is Phase.IDLE:
+        work.update(notification.outstanding(state.notifications))
+    if state.schedules.active:
+        work.update(schedule.outstanding(state.schedules))
+    return work
+
+
+def _execution(found: Task, key: WorkKey) -> WorkKey:
+    """A spilled call's first attempt is the execution that runs already, under the key that it always had (B2)."""
+    if key[0] == "run" and found.about.kind == "tool" and found.attempt == 1:
+        return ("call", found.about.origin_call, found.about.metadata.get("call_attempt", 1))
+    return key

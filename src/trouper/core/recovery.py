@@ -1,0 +1,60 @@
+"""After a crash: close what the dead process left open, or go on with it, so that the session serves again (J12, I3)."""
+
+from __future__ import annotations
+
+from trouper.core import background, compacting, steps
+from trouper.core.calls import Call, CallPhase
+from trouper.core.commands import Recover
+from trouper.core.decision import Decision
+from trouper.core.ending import draft_of, ended
+from trouper.core.events import CallEnded, CallStarted, RecoveryNoted, ToolsSettled, TurnEnded
+from trouper.core.messages import Fault, Outcome
+from trouper.core.session import Phase
+
+UNKNOWN = "The process ended while this call ran: nobody knows whether it did its work. Check before you repeat it."
+NEVER_STARTED = "The process ended before this call was started; it did nothing."
+REATTACH_MAX = 3
+
+
+def recover(decision: Decision, command: Recover) -> None:
+    """Close what the dead process left open, so that the session serves again (J12, I3). Doing it twice changes nothing more (I17)."""
+    _recover_turn(decision, command)
+    background.recover(decision, command)
+
+
+def _recover_turn(decision: Decision, command: Recover) -> None:
+    state = decision.state
+    if state.phase is Phase.TIDYING:
+        decision.emit(RecoveryNoted(command.at, None))
+        compacting.give_up(decision)
+        return
+    turn = state.turn
+    if turn is None:
+        return
+    open_calls = tuple(call for call in turn.calls if call.phase is not CallPhase.ENDED)
+    decision.emit(RecoveryNoted(command.at, turn.number, tuple(call.id for call in open_calls)))
+    # Output that a user has seen is never produced twice (L13): such a step is not asked again.
+    if command.resume and not (state.phase is Phase.THINKING and turn.progressed):
+        _resume_calls(decision, open_calls, command.at)
+        return
+    for call in open_calls:
+        started = call.phase is CallPhase.RUNNING
+        outcome = Outcome.UNKNOWN if started else Outcome.CANCELLED
+        decision.emit(CallEnded(call.id, outcome, UNKNOWN if started else NEVER_STARTED))
+    fault = Fault("process_ended", "the process ended during this turn; what was recorded until then is kept")
+    if open_calls or state.phase is Phase.ACTING:
+        decision.emit(ToolsSettled(turn.number, turn.step))
+    kept = draft_of(turn) if state.phase is Phase.THINKING else None
+    ended(decision, TurnEnded(turn.number, "error", command.at, fault, kept))
+
+
+def _resume_calls(decision: Decision, open_calls: tuple[Call, ...], at: float) -> None:
+    for call in open_calls:
+        if call.phase is not CallPhase.RUNNING:
+            continue
+        if call.preparation.side_effect != "at_most_once" and call.attempt < REATTACH_MAX:
+            decision.emit(CallStarted(call.id, at, call.attempt + 1))
+        else:
+            decision.emit(CallEnded(call.id, Outcome.UNKNOWN, UNKNOWN))
+    if decision.state.phase is Phase.ACTING:
+        steps.go_on_with_calls(decision, at)

@@ -1,0 +1,241 @@
+"""A turn from step to step: ask the model, take in its reply or its failure, run the calls, and ask again."""
+
+from __future__ import annotations
+
+from trouper._errors import CommandRejected
+from trouper.core import background, compacting, compaction
+from trouper.core.calls import Call, CallPhase, startable
+from trouper.core.commands import DeliverFault, DeliverReply, DeliverResult
+from trouper.core.decision import Decision
+from trouper.core.ending import ended
+from trouper.core.events import (
+    ApprovalRequested,
+    ArgumentsRepaired,
+    BudgetWarned,
+    CallEnded,
+    CallHeld,
+    CallStarted,
+    CallWasLate,
+    CompactionStarted,
+    InputsTaken,
+    LoopWarned,
+    ModelFailed,
+    ModelReplied,
+    OutputMismatched,
+    StepStarted,
+    ToolsSettled,
+    TurnEnded,
+    TurnStarted,
+)
+from trouper.core.ids import CallId, NotificationId
+from trouper.core.messages import Fault, Media, Message, ProviderPart
+from trouper.core.session import Phase, State, Turn
+from trouper.core.settings import TurnOptions
+
+WARN_SHARE = 0.8
+
+
+def start_turn(decision: Decision, at: float, options: TurnOptions, carrying: tuple[NotificationId, ...] = ()) -> None:
+    decision.emit(
+        TurnStarted(
+            turn=decision.state.turns + 1,
+            at=at,
+            options=options,
+            deadline_at=None if options.wall_s is None else at + options.wall_s,
+            carrying=carrying,
+        )
+    )
+    next_step(decision, at)
+
+
+def next_step(decision: Decision, at: float) -> None:
+    """Between two steps: take in what waits, look at budgets and room, then ask the model."""
+    if decision.state.queue:
+        decision.emit(InputsTaken(decision.state.in_turn.number))
+    turn = decision.state.in_turn
+    if _spent_out(decision, turn, at):
+        return
+    if turn.options.max_steps and turn.step >= turn.options.max_steps:
+        ended(decision, TurnEnded(turn.number, "max_steps", at))
+        return
+    if compacting.make_room(decision, turn):
+        return
+    decision.emit(StepStarted(turn.number, turn.step + 1, at))
+
+
+def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
+    """Warns at 80 % of each cap, once; ends the turn when one is spent (L25)."""
+    options, spent = turn.options, decision.state.spent
+    if options.token_cap is None and options.step_cap is None and options.call_cap is None:
+        return False
+    for what, used, cap in (
+        ("tokens", spent.usage.total or 0, options.token_cap),
+        ("steps", spent.steps, options.step_cap),
+        ("tool_calls", spent.tool_calls, options.call_cap),
+    ):
+        if cap is None:
+            continue
+        if used >= cap:
+            fault = Fault("budget", f"the session's budget of {cap} {what} is spent ({used} used); raise it to go on")
+            ended(decision, TurnEnded(turn.number, "budget", at, fault))
+            return True
+        if used >= cap * WARN_SHARE and what not in decision.state.warned:
+            decision.emit(BudgetWarned(what, used, cap))
+    return False
+
+
+# --- the model's answers ---
+
+
+def is_current(state: State, turn: int, step_number: int) -> bool:
+    running = state.turn
+    return (
+        state.phase is Phase.THINKING and running is not None and running.number == turn and running.step == step_number
+    )
+
+
+def take_reply(decision: Decision, command: DeliverReply) -> None:
+    if not is_current(decision.state, command.turn, command.step):
+        return
+    message = command.message
+    decision.emit(
+        ModelReplied(
+            turn=command.turn,
+            step=command.step,
+            message=message,
+            stop_reason=command.stop_reason,
+            usage=command.usage,
+            detail=command.detail,
+            preparations=command.preparations,
+            cuts=command.cuts,
+            mismatch=command.mismatch,
+        )
+    )
+    if decision.state.in_turn.calls:
+        _open_calls(decision, command)
+    else:
+        _finish_or_go_on(decision, command)
+
+
+def _open_calls(decision: Decision, command: DeliverReply) -> None:
+    for call in decision.state.in_turn.calls:
+        prepared = call.preparation
+        if prepared.notes:
+            decision.emit(ArgumentsRepaired(call.id, prepared.notes))
+    for call in decision.state.in_turn.calls:
+        prepared = call.preparation
+        match prepared.verdict:
+            case "refuse":
+                decision.emit(CallEnded(call.id, prepared.outcome, prepared.content))
+            case "ask":
+                decision.emit(ApprovalRequested(call.id, command.at + command.approval_s))
+            case "hold":
+                decision.emit(CallHeld(call.id))
+            case "run":
+                pass  # Started below, as far as the limits allow.
+    go_on_with_calls(decision, command.at)
+
+
+def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
+    """A reply without calls ends the turn, unless there is more to say: steering input, a schema that it missed, a provider's pause."""
+    turn = decision.state.in_turn
+    more_steps = not turn.options.max_steps or turn.step < turn.options.max_steps
+    if _says_nothing(command.message) and command.stop_reason not in ("refusal", "max_tokens", "pause_turn"):
+        fault = Fault(
+            "silent_stop", "the model ended its reply without a word and without a call; try again or rephrase"
+        )
+        ended(decision, TurnEnded(turn.number, "error", command.at, fault))
+    elif command.mismatch is not None and command.stop_reason not in ("refusal", "max_tokens"):
+        if turn.corrected or not more_steps:
+            fault = Fault("invalid_output", f"the reply does not follow the schema: {command.mismatch}")
+            ended(decision, TurnEnded(turn.number, "error", command.at, fault))
+        else:
+            decision.emit(OutputMismatched(turn.number, command.mismatch))
+            next_step(decision, command.at)
+    elif more_steps and (decision.state.queue or command.stop_reason == "pause_turn"):
+        next_step(decision, command.at)
+    else:
+        ended(decision, TurnEnded(turn.number, command.stop_reason, command.at, detail=command.detail))
+
+
+def _says_nothing(message: Message) -> bool:
+    return not message.text.strip() and not any(isinstance(part, Media | ProviderPart) for part in message.parts)
+
+
+def take_fault(decision: Decision, command: DeliverFault) -> None:
+    state = decision.state
+    if not is_current(state, command.turn, command.step):
+        return
+    turn = state.in_turn
+    decision.emit(ModelFailed(command.turn, command.step, command.fault, command.partial, command.usage))
+    if command.fault.kind == "context_overflow" and not turn.forced:
+        before = decision.state.tokens
+        compacting.mask(decision, 1, 1)
+        messages = decision.state.history.messages
+        split = compaction.forced_split(messages, turn.options.compaction.keep_pairs)
+        if split:
+            decision.emit(CompactionStarted(split, before, forced=True))
+            return
+    ended(decision, TurnEnded(turn.number, "error", command.at, command.fault))
+
+
+# --- tools ---
+
+
+def find_call(state: State, call_id: CallId, phase: CallPhase) -> Call | None:
+    if state.turn is None:
+        return None
+    return next((call for call in state.turn.calls if call.id == call_id and call.phase is phase), None)
+
+
+def is_open(state: State, call_id: CallId) -> bool:
+    return state.turn is not None and any(
+        call.id == call_id and call.phase is not CallPhase.ENDED for call in state.turn.calls
+    )
+
+
+def require_phase(state: State, call_id: CallId, phase: CallPhase, complaint: str) -> None:
+    if find_call(state, call_id, phase) is None:
+        raise CommandRejected(f"call {call_id!r} {complaint}; it may have ended or lapsed", call=call_id)
+
+
+def take_result(decision: Decision, command: DeliverResult) -> None:
+    state = decision.state
+    running = find_call(state, command.call, CallPhase.RUNNING) or find_call(state, command.call, CallPhase.HELD)
+    if running is None:
+        if not background.spilled_end(decision, command):
+            decision.emit(CallWasLate(command.call, command.outcome))
+        return
+    decision.emit(
+        CallEnded(
+            call=command.call,
+            outcome=command.outcome,
+            content=command.content,
+            images=command.images,
+            latency_ms=command.latency_ms,
+            full_output=command.full_output,
+            internal=command.internal,
+        )
+    )
+    go_on_with_calls(decision, command.at)
+
+
+def go_on_with_calls(decision: Decision, at: float) -> None:
+    """Start what may start; when every call has its outcome, settle, look for loops, and go on."""
+    turn = decision.state.in_turn
+    open_left = False
+    for call in startable(turn.calls, turn.options.parallel_calls):
+        decision.emit(CallStarted(call.id, at, call.attempt + 1))
+        open_left = True
+    if open_left or any(call.phase is not CallPhase.ENDED for call in turn.calls):
+        return
+    decision.emit(ToolsSettled(turn.number, turn.step))
+    turn = decision.state.in_turn
+    options = turn.options
+    if options.loop_warn and turn.repeats >= options.loop_warn + options.loop_end:
+        fault = Fault("no_progress", f"the same tool call gave the same result {turn.repeats} times in a row")
+        ended(decision, TurnEnded(turn.number, "error", at, fault))
+        return
+    if options.loop_warn and turn.repeats == options.loop_warn:
+        decision.emit(LoopWarned(turn.number, turn.repeats))
+    next_step(decision, at)
