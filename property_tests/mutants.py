@@ -5,8 +5,8 @@
     python property_tests/mutants.py --list
 
 Replay-equals-live proves determinism, not correctness; this proves that the tests would notice. The list is in `seeded_bugs.py`. A bug counts as caught when a
-test fails or the simulator names a broken invariant: not when the copy cannot be imported, and not when a test hangs, for a hang is noticed only by a test that has a
-limit of its own (the simulator has one, in virtual time). The unchanged copy has to pass the same tests first.
+named test fails or the simulator names a broken invariant: not when the copy cannot be imported or pytest itself fails, and not when a test hangs, for a hang is noticed only
+by a test that has a limit of its own (the simulator has one, in virtual time). The unchanged copy has to pass the same tests first.
 """
 
 from __future__ import annotations
@@ -32,13 +32,24 @@ ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "tests", "property_tests", "pyproject.toml")
 #: Real seconds for one target; past it the run is killed, and counts as a hang.
 LIMIT_S = 180.0
+#: The same for all targets together, on the unchanged copy.
+HEALTHY_LIMIT_S = 1_200.0
 #: The check that it is really the copy that is tested, then the tests.
-PYTEST = """
+PYTEST = '''
 import pathlib, sys, trouper
 assert pathlib.Path(trouper.__file__).is_relative_to(sys.argv[1]), f"{trouper.__file__} is not the copy"
 import pytest
-sys.exit(pytest.main(sys.argv[2:]))
-"""
+
+class Quick:
+    """A failure is all that is asked for: making it small would take minutes."""
+
+    def pytest_configure(self, config):
+        from hypothesis import Phase, settings
+        settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None)
+        settings.load_profile("mutants")
+
+sys.exit(pytest.main(sys.argv[2:], plugins=[Quick()]))
+'''
 SIMULATE = """
 import pathlib, sys, trouper
 assert pathlib.Path(trouper.__file__).is_relative_to(sys.argv[1]), f"{trouper.__file__} is not the copy"
@@ -69,13 +80,13 @@ class Copy:
             else:
                 shutil.copy(ROOT / name, self.path / name)
 
-    def run(self, target: str, *more: str) -> tuple[str, str]:
-        """("passed" | "failed" | "broken" | "hung", the end of the output) of one target, or of several pytest ones."""
+    def run(self, target: str, *more: str, limit_s: float = LIMIT_S) -> tuple[str, str]:
+        """("passed" | "failed" | "broken" | "hung", what failed or the end of the output) of one target, or of several pytest ones."""
         kind, _, seeds = target.partition(" ")
         if kind == "simulate":
             code, arguments = SIMULATE, ["--seeds", seeds]
         else:
-            settings = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=line"]
+            settings = ["-x", "-q", "-rf", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=line"]
             code, arguments = PYTEST, [*settings, target, *more]
         environment = {**os.environ, "PYTHONPATH": str(self.path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
@@ -89,16 +100,16 @@ class Copy:
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=LIMIT_S)
+            output, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             return "hung", output[-2_000:]
         if process.returncode == 0:
             return "passed", ""
-        # 1 is pytest's word for failed tests; whatever else is no verdict on the bug.
-        is_verdict = "breaks:" in output if kind == "simulate" else process.returncode == 1
-        return "failed" if is_verdict else "broken", output[-2_000:]
+        # An exit code alone proves nothing: a program that cannot even start has the same. A catch has to be named.
+        named = _broken_invariant(output) if kind == "simulate" else _failed_test(output)
+        return ("failed", named) if named else ("broken", output[-2_000:])
 
     def seed(self, bug: Bug) -> str:
         """Put the bug in; returns the file as it was. Raises `ValueError` if its place is not there exactly once."""
@@ -124,7 +135,7 @@ def judge(copy: Copy, bug: Bug) -> Verdict:
         for target in bug.caught_by:
             what, output = copy.run(target)
             if what == "failed":
-                return Verdict(bug, "caught", _failed_test(output) or target, time.monotonic() - begun, tuple(notes))
+                return Verdict(bug, "caught", output, time.monotonic() - begun, tuple(notes))
             if what == "broken":
                 return Verdict(bug, "broken", target, time.monotonic() - begun, (output,))
             if what == "hung":
@@ -135,11 +146,17 @@ def judge(copy: Copy, bug: Bug) -> Verdict:
 
 
 def _failed_test(output: str) -> str:
-    """The test that pytest says has failed."""
+    """The test that pytest says has failed; errors of fixtures and of collecting are none."""
     for line in output.splitlines():
-        if line.startswith(("FAILED ", "ERROR ")):
+        if line.startswith("FAILED ") and "::" in line:
             return line.split(" ")[1]
     return ""
+
+
+def _broken_invariant(output: str) -> str:
+    """What the simulator says is broken: the line after `seed N breaks:`."""
+    seed, found, rest = output.partition(" breaks:\n")
+    return f"simulate, {seed[seed.rindex('seed') :]}: {rest.splitlines()[0].strip()}" if found else ""
 
 
 def check_healthy(copy: Copy, bugs: list[Bug]) -> str:
@@ -148,7 +165,7 @@ def check_healthy(copy: Copy, bugs: list[Bug]) -> str:
     simulated = sorted((target for target in targets if target.startswith("simulate ")), key=lambda t: int(t[9:]))
     tested = [target for target in targets if not target.startswith("simulate ")]
     for arguments in [tested] * bool(tested) + [[target] for target in simulated[-1:]]:
-        what, output = copy.run(*arguments)
+        what, output = copy.run(*arguments, limit_s=HEALTHY_LIMIT_S)
         if what != "passed":
             return f"{what}: {' '.join(arguments)}\n{output}"
     return ""
@@ -191,7 +208,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", metavar="ID", help="this one (may be given several times)")
     parser.add_argument("--list", action="store_true", help="print the list and stop")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default 2)")
-    parser.add_argument("--unchecked", action="store_true", help="do not test the unchanged copy first")
     options = parser.parse_args(arguments)
     known = {bug.id: bug for bug in BUGS}
     if unknown := set(options.only or ()) - set(known):
@@ -203,12 +219,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trouper-mutants-") as directory:
-        if not options.unchecked:
-            problem = check_healthy(Copy(Path(directory)), bugs)
-            if problem:
-                print(f"the unchanged copy does not pass: mend that first\n{problem}")
-                return 1
-            print(f"the unchanged copy passes ({time.monotonic() - begun:.0f} s)\n", flush=True)
+        # First of all: tests that fail anyway would "catch" everything.
+        problem = check_healthy(Copy(Path(directory)), bugs)
+        if problem:
+            print(f"the unchanged copy does not pass: mend that first\n{problem}")
+            return 1
+        print(f"the unchanged copy passes ({time.monotonic() - begun:.0f} s)\n", flush=True)
         verdicts = judge_all(bugs, options.jobs, Path(directory))
     escaped = [verdict.bug.id for verdict in verdicts if verdict.what != "caught"]
     print(f"\n{len(verdicts) - len(escaped)} of {len(verdicts)} seeded bugs caught, {time.monotonic() - begun:.0f} s")

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src" / "trouper"
 
 
-def _listed() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("seeded_bugs", ROOT / "property_tests" / "seeded_bugs.py")
+def _loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "property_tests" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -23,7 +23,8 @@ def _listed() -> ModuleType:
     return module
 
 
-BUGS = _listed().BUGS
+BUGS = _loaded("seeded_bugs").BUGS
+mutants = _loaded("mutants")
 
 
 def test_there_are_enough_bugs_and_each_has_a_name_of_its_own() -> None:
@@ -59,3 +60,25 @@ def test_what_is_to_catch_a_bug_is_there(target: str) -> None:
 
 def test_every_bug_names_what_catches_it() -> None:
     assert all(bug.caught_by for bug in BUGS)
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        ("F\nFAILED tests/a.py::test_b[c d] - assert 1 == 2\n", "tests/a.py::test_b[c"),
+        ("ERROR tests/a.py - ImportError: no\n", ""),
+        ("FAILED to start\n", ""),
+        ("Traceback (most recent call last):\nNameError: name 'x'\n", ""),
+        ("", ""),
+    ],
+)
+def test_only_a_named_test_is_a_catch(output: str, named: str) -> None:
+    """A program that cannot even start ends with the same exit code as a failed test."""
+    assert mutants._failed_test(output) == named
+
+
+def test_only_a_named_invariant_is_a_catch() -> None:
+    assert mutants._broken_invariant("12 seeds hold\nseed 13 breaks:\n  I4: it ran twice\nthe story:\n") == (
+        "simulate, seed 13: I4: it ran twice"
+    )
+    assert mutants._broken_invariant("Traceback\nKeyError: 'seed'\n") == ""
