@@ -7,14 +7,18 @@ toml:   as a `trouper.toml`.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from trouper.cli import main
 from trouper.cli.configuration import read_configuration
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +83,25 @@ def _command(line: str, place: Path) -> str:
     if words[:2] == ["pip", "install"]:
         assert all(word.startswith(("trouper", "'trouper")) for word in words[2:])
         return ""
+    if words[0] == "trouper" and not set("|;&<>$") & set(line):
+        return _in_process(shlex.split(line)[1:], place)
     return _run(["bash", "-e", "-o", "pipefail", "-c", line], place)
+
+
+def _in_process(arguments: list[str], place: Path) -> str:
+    """The same as a process of its own, without the time that starting one takes."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as changed,
+        contextlib.chdir(place),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        for name in [name for name in os.environ if name.startswith("TROUPER_") or name.endswith("_API_KEY")]:
+            changed.delenv(name)
+        code = main(arguments)
+    assert code == 0, f"{arguments}\n{out.getvalue()}\n{err.getvalue()}"
+    return out.getvalue()
 
 
 def _run(command: list[str], place: Path) -> str:

@@ -25,6 +25,9 @@ from trouper.models.protocol import Model
 from trouper.runtime import Runtime, open_runtime
 from trouper.tools.contract import Tool
 
+#: How long closing a model's idle connections may take.
+CLOSE_S = 2.0
+
 
 @frozen
 class Hosted:
@@ -43,9 +46,15 @@ async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0
     configuration = read_configuration(root)
     model = model_named(configuration.model_name(options.model), delay_s=delay_s)
     tools = tools_named(configuration.tools if options.tools is None else options.tools, root)
-    async with _opened(root, configuration, tools, model) as runtime:
-        async with serving(root, lambda request: answered(runtime, request)):
-            yield Hosted(root, runtime, configuration, model, tools)
+    try:
+        async with _opened(root, configuration, tools, model) as runtime:
+            async with serving(root, lambda request: answered(runtime, request)):
+                yield Hosted(root, runtime, configuration, model, tools)
+    finally:
+        close = getattr(model, "aclose", None)
+        if close is not None:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await close()
 
 
 @asynccontextmanager
