@@ -103,6 +103,9 @@ def _time(found: re.Match[str], tools: Mapping[str, ToolSpec]) -> Say | None:
 def _remember(found: re.Match[str], tools: Mapping[str, ToolSpec]) -> Say | None:
     what = found["what"].strip().rstrip(".")
     if (spec := tools.get("remember")) is not None:
+        if {"key", "value"} <= set(spec.parameters.get("properties") or ()):
+            key = "-".join(re.findall(r"[a-z0-9]+", what.lower())[:6])[:60] or _KEY
+            return _call("remember", "Worth keeping.", key=key, value=what, summary=what[:200])
         return _call("remember", "Worth keeping.", **{_text_parameter(spec): what})
     if "kv_store" in tools:
         return _call("kv_store", "Worth keeping.", action="set", key=_KEY, value=what)
@@ -110,7 +113,12 @@ def _remember(found: re.Match[str], tools: Mapping[str, ToolSpec]) -> Say | None
 
 
 def _recall(found: re.Match[str], tools: Mapping[str, ToolSpec]) -> Say | None:
-    if (spec := tools.get("recall")) is not None:
+    about = (found["what"] or "").strip()
+    if (spec := tools.get("recall")) is not None and "text" in (spec.parameters.get("properties") or ()):
+        if about or "list_memories" not in tools:
+            return _call("recall", "It may have been kept.", text=about or _KEY)
+        return _call("list_memories", "It may have been kept.")
+    if spec is not None:
         wanted = {_text_parameter(spec): found["what"] or ""} if spec.parameters.get("required") else {}
         return _call("recall", "It may have been kept.", **wanted)
     if "kv_store" in tools:
