@@ -16,9 +16,9 @@ from trouper.models._errors import (
     ModelError,
     QuotaExceeded,
     RateLimited,
-    ServerFault,
 )
-from trouper.models.http import Credential, clean_message, fault_of_status, retry_after_s
+from trouper.models.http import Credential, clean_message, retry_after_s
+from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry
 
 PROVIDER = "anthropic"
 
@@ -59,16 +59,10 @@ class ThinkingRefused(HistoryRefused):
 
 def fault_of_reply(status: int, body: bytes, headers: Mapping[str, str], credential: Credential | None) -> ModelError:
     """The fault of a reply that is no 200."""
-    try:
-        value = wire_json.decode(body)
-    except ValueError:
-        value = None
+    value = wire_json.decode_or_none(body)
     error = value.get("error") if isinstance(value, Mapping) else None
     if not isinstance(error, Mapping):
-        said = clean_message(body[:400].decode("utf-8", "replace"), credential)
-        return fault_of_status(
-            status, said, provider=PROVIDER, retry_after_s=_wait_s(status, headers), location=headers.get("location")
-        )
+        return fault_of_unknown_body(PROVIDER, status, body, headers, credential, _wait_s(status, headers))
     return fault_of_error(error, status, headers, credential)
 
 
@@ -88,7 +82,7 @@ def fault_of_error(
         "status": status,
         "provider": PROVIDER,
         "retry_after_s": _wait_s(status, headers),
-        "retryable": {"true": True, "false": False}.get(headers.get("x-should-retry", "")),
+        "retryable": should_retry(headers),
     }
     shown = f"{PROVIDER} answered {status} {said}"
     if code in _QUOTA_CODES or kind == "billing_error" or _NO_MONEY.search(prose):
@@ -107,14 +101,7 @@ def fault_of_error(
         if _BAD_PARITY.search(prose):
             return HistoryRefused(f"{shown}; the history does not match what the model said", **facts)
         return BadRequest(f"{shown}; change the request", **facts)
-    if status == 404:
-        return BadRequest(f"{shown}; check the model's name and base_url", **facts)
-    if status == 499:
-        return ServerFault(f"{shown}; try again", **facts)
-    fault = fault_of_status(status, said, provider=PROVIDER, retry_after_s=facts["retry_after_s"])
-    if facts["retryable"] is not None:
-        fault.retryable = facts["retryable"]
-    return fault
+    return fault_of_status_said(said, facts)
 
 
 def _wait_s(status: int, headers: Mapping[str, str]) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trouper.core.messages import Json, Opaque, ProviderPart, Usage
 from trouper.models import wire_json
-from trouper.models._errors import NetworkFault, ServerFault
+from trouper.models._errors import NetworkFault
 from trouper.models.anthropic_errors import PROVIDER, fault_of_error
 from trouper.models.chunks import (
     CallDelta,
@@ -23,11 +23,12 @@ from trouper.models.chunks import (
     PartChunk,
     TextChunk,
     ThinkingChunk,
-    UsageChunk,
 )
 from trouper.models.http import Credential, clean_message
 from trouper.models.openai_reply import merged
+from trouper.models.refusals import fault_of_event
 from trouper.models.sse import ServerEvent
+from trouper.models.usage_so_far import UsageSoFar, count
 
 #: Reasons that have a name of ours; the others keep theirs.
 _STOPS = {"model_context_window_exceeded": "max_tokens"}
@@ -57,9 +58,8 @@ class MessagesReply:
         self._calls = 0
         #: The last block was text, and nothing tells it from text that may follow.
         self._after_text = False
-        #: Each figure as last seen: those of `message_delta` are cumulative.
-        self._usage: dict[str, Json] = {}
-        self._usage_told = Usage()
+        #: The figures of `message_delta` are cumulative.
+        self._usage = UsageSoFar(usage_of)
         self._stop: str | None = None
         self._detail: str | None = None
         self._ended = False
@@ -74,17 +74,11 @@ class MessagesReply:
 
     def take(self, event: ServerEvent) -> list[Chunk]:
         """The chunks of one event, as it came."""
-        try:
-            value = wire_json.decode(event.data)
-        except ValueError:
-            value = None
+        value = wire_json.decode_or_none(event.data)
         if not isinstance(value, dict):
             if event.name == "ping":
                 return [KeepAlive()]
-            raise ServerFault(
-                f"{PROVIDER} sent an event of {len(event.data)} bytes that is not a JSON object; try again",
-                provider=PROVIDER,
-            )
+            raise fault_of_event(PROVIDER, event.data)
         return self._take(str(value.get("type") or event.name), value)
 
     def take_whole(self, value: Json) -> list[Chunk] | None:
@@ -147,7 +141,7 @@ class MessagesReply:
         stop = self._stop or ("tool_use" if self._calls else "end_turn")
         detail = self._detail if stop not in _STOPS else stop
         done = Done(_STOPS.get(stop, stop), clean_message(detail, self._credential) if detail else None)
-        return [*chunks, *self._usage_chunk(), done]
+        return [*chunks, *self._usage.news(), done]
 
     def _start(self, index: int, value: dict[str, Json], chunks: list[Chunk]) -> None:
         block = self._blocks[index] = _Block(dict(value), self._calls)
@@ -242,18 +236,11 @@ class MessagesReply:
     def _take_usage(self, value: Mapping[str, Json], chunks: list[Chunk]) -> None:
         usage = value.get("usage")
         if isinstance(usage, dict):
-            first = not self._usage
-            self._usage |= {name: figure for name, figure in usage.items() if figure is not None}
+            first = not self._usage.figures
+            self._usage.figures.update({name: figure for name, figure in usage.items() if figure is not None})
             if first:
                 # Told at once, so that a reply cut short has its input counted; the final figures come with the end.
-                chunks.extend(self._usage_chunk())
-
-    def _usage_chunk(self) -> list[Chunk]:
-        usage = usage_of(self._usage)
-        if usage == self._usage_told:
-            return []
-        self._usage_told = usage
-        return [UsageChunk(usage)]
+                chunks.extend(self._usage.news())
 
 
 def _index(value: Mapping[str, Json]) -> int:
@@ -270,11 +257,6 @@ def _rest(value: Mapping[str, Json], *known: str) -> Opaque:
 
 def usage_of(usage: Mapping[str, Json]) -> Usage:
     """Anthropic counts cached input apart from the rest; ours is the sum, with parts in their own buckets."""
-
-    def count(table: Json, name: str) -> int | None:
-        value = table.get(name) if isinstance(table, Mapping) else None
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
     fresh, read, written = (
         count(usage, name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     )

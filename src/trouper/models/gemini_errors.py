@@ -19,6 +19,7 @@ from trouper.models._errors import (
     ServerFault,
 )
 from trouper.models.http import Credential, clean_message, fault_of_status, retry_after_s
+from trouper.models.refusals import fault_of_unknown_body
 
 PROVIDER = "gemini"
 
@@ -52,19 +53,13 @@ _BAD_PARITY = re.compile(
 
 def fault_of_reply(status: int, body: bytes, headers: Mapping[str, str], credential: Credential | None) -> ModelError:
     """The fault of a reply that is no 200."""
-    try:
-        value = wire_json.decode(body)
-    except ValueError:
-        value = None
+    value = wire_json.decode_or_none(body)
     if isinstance(value, list) and value:
         # Without alt=sse, and from some gateways, errors come in a list of one.
         value = value[0]
     error = value.get("error") if isinstance(value, Mapping) else None
     if not isinstance(error, Mapping):
-        said = clean_message(body[:400].decode("utf-8", "replace"), credential)
-        return fault_of_status(
-            status, said, provider=PROVIDER, retry_after_s=retry_after_s(headers), location=headers.get("location")
-        )
+        return fault_of_unknown_body(PROVIDER, status, body, headers, credential, retry_after_s(headers))
     return fault_of_error(error, status, headers, credential)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from trouper.core.messages import Json, Media, Opaque, ProviderPart, Usage
 from trouper.models import wire_json
-from trouper.models._errors import MalformedReply, NetworkFault, ServerFault
+from trouper.models._errors import MalformedReply, NetworkFault
 from trouper.models.chunks import (
     CallDelta,
     CallEnd,
@@ -21,11 +21,12 @@ from trouper.models.chunks import (
     PartChunk,
     TextChunk,
     ThinkingChunk,
-    UsageChunk,
 )
 from trouper.models.gemini_errors import PROVIDER, fault_of_error
 from trouper.models.http import Credential, clean_message
+from trouper.models.refusals import fault_of_event
 from trouper.models.sse import ServerEvent
+from trouper.models.usage_so_far import UsageSoFar, count
 
 #: M9, and the two of the same kind that came later.
 REFUSALS = frozenset(
@@ -46,9 +47,7 @@ class Reply:
     def __init__(self, credential: Credential | None = None) -> None:
         self._credential = credential
         self._calls = 0
-        #: Fields of usageMetadata as last seen: each is cumulative, so the last wins (M10).
-        self._usage: dict[str, Json] = {}
-        self._usage_told = Usage()
+        self._usage = UsageSoFar(usage_of)
         self._finish: str | None = None
         self._finish_message: str = ""
         self._blocked: str | None = None
@@ -65,15 +64,9 @@ class Reply:
 
     def take(self, event: ServerEvent) -> list[Chunk]:
         """The chunks of one event, as it came."""
-        try:
-            value = wire_json.decode(event.data)
-        except ValueError:
-            value = None
+        value = wire_json.decode_or_none(event.data)
         if not isinstance(value, dict):
-            raise ServerFault(
-                f"gemini sent an event of {len(event.data)} bytes that is not a JSON object; try again",
-                provider=PROVIDER,
-            )
+            raise fault_of_event(PROVIDER, event.data)
         return self.take_event(value)
 
     def take_whole(self, value: Json) -> Iterator[Chunk]:
@@ -106,11 +99,12 @@ class Reply:
             )
         usage = event.get("usageMetadata")
         if isinstance(usage, dict):
-            first = not self._usage
-            self._usage.update(usage)
+            figures = self._usage.figures
+            first = not figures
+            figures.update(usage)
             if first:
                 # Told at once, so that a reply cut short has its input counted; the final figures come with the end.
-                chunks.extend(self._usage_chunk())
+                chunks.extend(self._usage.news())
         feedback = event.get("promptFeedback")
         if isinstance(feedback, dict) and str(feedback.get("blockReason") or "") not in _UNSET:
             self._blocked = ": ".join(
@@ -121,7 +115,7 @@ class Reply:
     def end(self) -> list[Chunk]:
         """What the end of the stream adds. `NetworkFault` if the provider never said that it was done (L14)."""
         if self._blocked is not None:
-            return [*self._usage_chunk(), Done("refusal", clean_message(self._blocked, self._credential))]
+            return [*self._usage.news(), Done("refusal", clean_message(self._blocked, self._credential))]
         reason = self._finish
         if reason is None:
             raise NetworkFault(
@@ -136,7 +130,7 @@ class Reply:
             done = Done("max_tokens", detail if reason != "MAX_TOKENS" else None)
         else:
             done = Done("tool_use" if self._calls else "end_turn", None if reason == "STOP" else detail)
-        return [*self._usage_chunk(), done]
+        return [*self._usage.news(), done]
 
     def _take_part(self, part: dict[str, Json], chunks: list[Chunk]) -> None:
         text = part.get("text")
@@ -186,26 +180,14 @@ class Reply:
                 said.append(str(rating.get("category")))
         self._finish_message = clean_message(" ".join(filter(None, said)), self._credential)
 
-    def _usage_chunk(self) -> list[Chunk]:
-        usage = usage_of(self._usage)
-        if usage == self._usage_told:
-            return []
-        self._usage_told = usage
-        return [UsageChunk(usage)]
-
 
 def usage_of(metadata: Mapping[str, Json]) -> Usage:
     """Gemini counts thoughts apart from the answer and tool results apart from the prompt; ours are sums, with parts in their own buckets."""
-
-    def count(name: str) -> int | None:
-        value = metadata.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    thoughts = count("thoughtsTokenCount")
+    thoughts = count(metadata, "thoughtsTokenCount")
     return Usage(
-        input=_sum(count("promptTokenCount"), count("toolUsePromptTokenCount")),
-        output=_sum(count("candidatesTokenCount"), thoughts),
-        cache_read=count("cachedContentTokenCount"),
+        input=_sum(count(metadata, "promptTokenCount"), count(metadata, "toolUsePromptTokenCount")),
+        output=_sum(count(metadata, "candidatesTokenCount"), thoughts),
+        cache_read=count(metadata, "cachedContentTokenCount"),
         reasoning=thoughts,
     )
 

@@ -16,10 +16,10 @@ from trouper.models._errors import (
     ModelError,
     QuotaExceeded,
     RateLimited,
-    ServerFault,
 )
 from trouper.models.attachments import answer_text
-from trouper.models.http import Credential, clean_message, fault_of_status, retry_after_s
+from trouper.models.http import Credential, clean_message, retry_after_s
+from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry
 
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded"})
 _LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "request_too_large"})
@@ -59,20 +59,10 @@ def fault_of_reply(
     provider: str, status: int, body: bytes, headers: Mapping[str, str], credential: Credential | None
 ) -> ModelError:
     """The fault of a reply that is no 200."""
-    try:
-        value = wire_json.decode(body)
-    except ValueError:
-        value = None
+    value = wire_json.decode_or_none(body)
     error = error_in(value) or _bare_error(value)
     if error is None:
-        said = clean_message(body[:400].decode("utf-8", "replace"), credential)
-        return fault_of_status(
-            status,
-            said,
-            provider=provider,
-            retry_after_s=_wait_s(status, headers, ""),
-            location=headers.get("location"),
-        )
+        return fault_of_unknown_body(provider, status, body, headers, credential, _wait_s(status, headers, ""))
     return fault_of_error(provider, error, status, headers, credential)
 
 
@@ -120,7 +110,7 @@ def fault_of_error(
         "status": status,
         "provider": provider,
         "retry_after_s": _wait_s(status, headers, prose),
-        "retryable": _should_retry(headers),
+        "retryable": should_retry(headers),
     }
     shown = f"{provider} answered {status} {said}"
     if names & _QUOTA_CODES or _NO_MONEY.search(prose):
@@ -136,14 +126,7 @@ def fault_of_error(
         if _BAD_PARITY.search(prose):
             return HistoryRefused(f"{shown}; the history does not match what the model said", **facts)
         return BadRequest(f"{shown}; change the request", **facts)
-    if status == 404:
-        return BadRequest(f"{shown}; check the model's name and base_url", **facts)
-    if status == 499:
-        return ServerFault(f"{shown}; try again", **facts)
-    fault = fault_of_status(status, said, provider=provider, retry_after_s=facts["retry_after_s"])
-    if facts["retryable"] is not None:
-        fault.retryable = facts["retryable"]
-    return fault
+    return fault_of_status_said(said, facts)
 
 
 def _status(code: Json, names: set[str]) -> int:
@@ -152,11 +135,6 @@ def _status(code: Json, names: set[str]) -> int:
     if isinstance(code, str) and code.isdigit() and 400 <= int(code) < 600:
         return int(code)
     return next((_STATUS_OF[name] for name in sorted(names) if name in _STATUS_OF), 500)
-
-
-def _should_retry(headers: Mapping[str, str]) -> bool | None:
-    """`x-should-retry`: where the server says it outright, it knows best."""
-    return {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
 
 
 def _wait_s(status: int, headers: Mapping[str, str], prose: str) -> float | None:

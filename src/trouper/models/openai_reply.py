@@ -22,11 +22,12 @@ from trouper.models.chunks import (
     PartChunk,
     TextChunk,
     ThinkingChunk,
-    UsageChunk,
 )
 from trouper.models.http import Credential, clean_message
 from trouper.models.openai_errors import error_in, fault_of_error
+from trouper.models.refusals import fault_of_event
 from trouper.models.sse import ServerEvent
+from trouper.models.usage_so_far import UsageSoFar, count
 
 _STOPS = {
     "stop": "end_turn",
@@ -70,8 +71,7 @@ class ChatReply:
         self._credential = credential
         self._calls: list[_Call] = []
         self._by_index: dict[int | str, _Call] = {}
-        self._usage: dict[str, Json] = {}
-        self._usage_told = Usage()
+        self._usage = UsageSoFar(usage_of)
         self._finish: str | None = None
         self._refused = False
         #: Text has come since the last part was closed.
@@ -98,15 +98,9 @@ class ChatReply:
         if data.strip() == b"[DONE]":
             self._ended = True
             return []
-        try:
-            value = wire_json.decode(data)
-        except ValueError:
-            value = None
+        value = wire_json.decode_or_none(data)
         if not isinstance(value, dict):
-            raise ServerFault(
-                f"{self._provider} sent an event of {len(data)} bytes that is not a JSON object; try again",
-                provider=self._provider,
-            )
+            raise fault_of_event(self._provider, data)
         return self.take_event(value)
 
     def take_whole(self, value: Json) -> list[Chunk] | None:
@@ -128,11 +122,12 @@ class ChatReply:
                 self._finish = reason
         usage = event.get("usage")
         if isinstance(usage, dict):
-            first = not self._usage
-            self._usage.update(usage)
+            figures = self._usage.figures
+            first = not figures
+            figures.update(usage)
             if first:
                 # Told at once, so that a reply cut short has its input counted; the final figures come with the end.
-                chunks.extend(self._usage_chunk())
+                chunks.extend(self._usage.news())
         return chunks
 
     def end(self) -> list[Chunk]:
@@ -155,7 +150,7 @@ class ChatReply:
                 chunks.append(CallEnd(call.number, call.arguments, self._opaque(call.rest)))
         if self._rest:
             chunks.append(PartChunk(ProviderPart(Opaque(self._provider, self._rest))))
-        return [*chunks, *self._usage_chunk(), self._done(reason)]
+        return [*chunks, *self._usage.news(), self._done(reason)]
 
     def _done(self, reason: str | None) -> Done:
         stop = _STOPS.get(reason or "stop", reason or "end_turn")
@@ -291,13 +286,6 @@ class ChatReply:
     def _opaque(self, rest: dict[str, Any]) -> Opaque | None:
         return Opaque(self._provider, dict(rest)) if rest else None
 
-    def _usage_chunk(self) -> list[Chunk]:
-        usage = usage_of(self._usage)
-        if usage == self._usage_told:
-            return []
-        self._usage_told = usage
-        return [UsageChunk(usage)]
-
 
 def merged(before: Json, after: Json) -> Json:
     """Two fragments of one field: text and lists go on, objects are merged, anything else is replaced."""
@@ -312,14 +300,6 @@ def merged(before: Json, after: Json) -> Json:
 
 def usage_of(usage: Mapping[str, Json]) -> Usage:
     """Cached and reasoning tokens are parts of the two sums, here as with us."""
-
-    def count(table: Json, *names: str) -> int | None:
-        for name in names:
-            value = table.get(name) if isinstance(table, Mapping) else None
-            if isinstance(value, int) and not isinstance(value, bool):
-                return value
-        return None
-
     prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     cached = count(prompt, "cached_tokens")
     return Usage(

@@ -27,6 +27,22 @@ def decode(data: bytes) -> Json:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         pass
+    return _decode_forgivingly(data)
+
+
+def decode_or_none(data: bytes) -> Json:
+    """The value; `None` if these bytes are none."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return _decode_forgivingly(data)
+    except ValueError:
+        return None
+
+
+def _decode_forgivingly(data: bytes) -> Json:
     try:
         return _mended(json.loads(data.decode("utf-8", "replace")))
     except RecursionError:

@@ -1,0 +1,55 @@
+"""What refusals mean in any provider's format: those that a status alone tells of, and replies that nobody can read.
+
+What only one provider says, by codes and by prose, is in the module of its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trouper.models._errors import BadRequest, ModelError, ServerFault
+from trouper.models.http import Credential, clean_message, fault_of_status
+
+#: How much of a body in an unknown format is repeated in a message.
+_SHOWN_BYTES = 400
+
+
+def fault_of_unknown_body(
+    provider: str,
+    status: int,
+    body: bytes,
+    headers: Mapping[str, str],
+    credential: Credential | None,
+    retry_after_s: float | None,
+) -> ModelError:
+    """The fault of a refusal that is not in the provider's format: often a proxy's, or a gateway's."""
+    said = clean_message(body[:_SHOWN_BYTES].decode("utf-8", "replace"), credential)
+    return fault_of_status(
+        status, said, provider=provider, retry_after_s=retry_after_s, location=headers.get("location")
+    )
+
+
+def fault_of_status_said(said: str, facts: Mapping[str, Any]) -> ModelError:
+    """The fault of a refusal of which only its status is known to mean something. `facts`: the fields of the error."""
+    status, provider = facts["status"], facts["provider"]
+    if status == 404:
+        return BadRequest(f"{provider} answered {status} {said}; check the model's name and base_url", **facts)
+    if status == 499:
+        return ServerFault(f"{provider} answered {status} {said}; try again", **facts)
+    fault = fault_of_status(status, said, provider=provider, retry_after_s=facts["retry_after_s"])
+    if facts["retryable"] is not None:
+        fault.retryable = facts["retryable"]
+    return fault
+
+
+def should_retry(headers: Mapping[str, str]) -> bool | None:
+    """`x-should-retry`: where the server says it outright, it knows best."""
+    return {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
+
+
+def fault_of_event(provider: str, data: bytes) -> ServerFault:
+    """The fault of an event that cannot be read. It is not repeated: it may be long, and hold anything."""
+    return ServerFault(
+        f"{provider} sent an event of {len(data)} bytes that is not a JSON object; try again", provider=provider
+    )
