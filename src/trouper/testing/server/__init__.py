@@ -6,7 +6,8 @@ listener    the HTTP server itself
 gemini      Gemini's wire format
 openai      that of Chat Completions
 anthropic   Anthropic's
-playing     what the last two share
+api         what the three share: options, answers, refusals
+playing     a reply as a stream of events
 """
 
 from trouper.testing.server.anthropic import AnthropicApi, serve_anthropic, serve_anthropic_in_thread

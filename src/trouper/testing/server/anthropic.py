@@ -9,9 +9,9 @@ and ends of blocks, and `message_stop` after a turn that has `Done`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Unpack
 
 from trouper.core.messages import Json, Opaque, ProviderPart, Usage
 from trouper.models import wire_json
@@ -27,10 +27,11 @@ from trouper.models.chunks import (
     ThinkingChunk,
     UsageChunk,
 )
-from trouper.testing.server.faults import Status, Style
+from trouper.testing.server.api import ApiOptions, ScriptedApi
+from trouper.testing.server.faults import Status
 from trouper.testing.server.listener import Responder, SeenRequest, TestServer, serve, serve_in_thread
-from trouper.testing.server.playing import StreamPlayer, WireEvent, gather
-from trouper.testing.server.script import Script, Turn
+from trouper.testing.server.playing import WireEvent
+from trouper.testing.server.script import Turn
 
 _MODELS = ("claude-test", "claude-test-mini")
 _TYPES = {
@@ -45,67 +46,58 @@ _TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+#: As the real service marks its replies.
+_IDENTITY = {"request-id": "req_test"}
+_JSON_HEADERS = {"content-type": "application/json", **_IDENTITY}
 
 
-class AnthropicApi:
+class AnthropicApi(ScriptedApi):
     """An `Application` that plays Anthropic."""
 
-    def __init__(
-        self,
-        turns: Iterable[Turn] = (),
-        *,
-        style: Style | None = None,
-        api_key: str | None = None,
-        repeat_last: bool = False,
-        strict: bool = True,
-    ) -> None:
-        self.script = Script(turns, repeat_last=repeat_last)
-        self._style = style or Style()
-        #: If given, another key is refused as Anthropic would.
-        self._api_key = api_key
-        #: Whether requests are checked as the real one does: results right after their calls, nothing blank, no sampling.
-        self._strict = strict
+    json_headers = _JSON_HEADERS
+    stream_headers = _IDENTITY
 
     async def __call__(self, request: SeenRequest, respond: Responder) -> None:
         given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
         if self._api_key is not None and given != self._api_key:
-            await _refuse(respond, Status(401, "invalid x-api-key"))
+            await self._refuse(respond, Status(401, "invalid x-api-key"))
         elif request.path == "/v1/messages" and request.method == "POST":
             await self._create(request, respond)
         elif request.path == "/v1/messages/count_tokens" and request.method == "POST":
-            await _answer(respond, {"input_tokens": -(-len(request.body) // 4)})
+            await self._answer(respond, {"input_tokens": -(-len(request.body) // 4)})
         elif request.path == "/v1/models":
             cards = [_model_card(name) for name in _MODELS]
-            await _answer(respond, {"data": cards, "has_more": False, "first_id": None, "last_id": None})
+            await self._answer(respond, {"data": cards, "has_more": False, "first_id": None, "last_id": None})
         else:
-            await _refuse(respond, Status(404, f"no such path: {request.path}"))
+            await self._refuse(respond, Status(404, f"no such path: {request.path}"))
 
     async def _create(self, request: SeenRequest, respond: Responder) -> None:
         try:
             body = request.json
         except ValueError:
-            await _refuse(respond, Status(400, "The request body is not valid JSON"))
+            await self._refuse(respond, Status(400, "The request body is not valid JSON"))
             return
         version = request.headers.get("anthropic-version", "")
         if self._strict and (problem := request_problem(body, version)) is not None:
-            await _refuse(respond, Status(400, problem))
+            await self._refuse(respond, Status(400, problem))
             return
-        items = self.script.reply_to(request)
         writer = BlockWriter(str(body.get("model")))
-        if items and isinstance(items[0], Status):
-            await _refuse(respond, items[0])
-        elif body.get("stream") is True:
-            await StreamPlayer(self._style, respond, writer, _with_unknown_fields, _IDENTITY).play(items)
-        else:
-            events = await gather(items, writer, respond)
-            if isinstance(events, Status):
-                await _refuse(respond, events)
-            else:
-                await _answer(respond, whole(events))
+        await self._reply(request, respond, writer, whole, streamed=body.get("stream") is True)
+
+    def _error_body(self, status: Status) -> Json:
+        return error_body(status)
+
+    def _with_unknown_fields(self, value: dict[str, Json]) -> dict[str, Json]:
+        return _with_unknown_fields(value)
+
+    def _wait_headers(self, wait_s: float) -> dict[str, str]:
+        return {"retry-after": f"{wait_s:.9g}"}
 
 
 class BlockWriter:
     """Chunks as Anthropic's events. A block stays open while chunks of its kind come."""
+
+    has_end = True
 
     def __init__(self, model: str = "claude-test") -> None:
         self._model = model
@@ -369,10 +361,6 @@ def _with_unknown_fields(value: dict[str, Json]) -> dict[str, Json]:
     return out
 
 
-#: As the real service marks its replies.
-_IDENTITY = {"request-id": "req_test"}
-
-
 def _model_card(name: str) -> dict[str, Json]:
     return {
         "id": name,
@@ -385,38 +373,15 @@ def _model_card(name: str) -> dict[str, Json]:
     }
 
 
-async def _answer(respond: Responder, value: Json) -> None:
-    await respond.reply(200, {"content-type": "application/json", **_IDENTITY}, wire_json.encode(value))
-
-
-async def _refuse(respond: Responder, status: Status) -> None:
-    body = status.body if status.body is not None else wire_json.encode(error_body(status))
-    wait = {} if status.retry_delay_s is None else {"retry-after": f"{status.retry_delay_s:.9g}"}
-    await respond.reply(status.code, {"content-type": "application/json", **_IDENTITY, **wait, **status.headers}, body)
-
-
-@asynccontextmanager
-async def serve_anthropic(
-    turns: Iterable[Turn] = (),
-    *,
-    style: Style | None = None,
-    api_key: str | None = None,
-    repeat_last: bool = False,
-    strict: bool = True,
-) -> AsyncIterator[TestServer]:
+def serve_anthropic(
+    turns: Iterable[Turn] = (), **options: Unpack[ApiOptions]
+) -> AbstractAsyncContextManager[TestServer]:
     """An Anthropic on the loopback interface while the block lasts; its address is `server.url`."""
-    api = AnthropicApi(turns, style=style, api_key=api_key, repeat_last=repeat_last, strict=strict)
-    async with serve(api) as server:
-        yield server
+    return serve(AnthropicApi(turns, **options))
 
 
 def serve_anthropic_in_thread(
-    turns: Iterable[Turn] = (),
-    *,
-    style: Style | None = None,
-    api_key: str | None = None,
-    repeat_last: bool = False,
-    strict: bool = True,
+    turns: Iterable[Turn] = (), **options: Unpack[ApiOptions]
 ) -> AbstractContextManager[TestServer]:
     """The same for code without trio: `with serve_anthropic_in_thread(...) as server:`."""
-    return serve_in_thread(AnthropicApi(turns, style=style, api_key=api_key, repeat_last=repeat_last, strict=strict))
+    return serve_in_thread(AnthropicApi(turns, **options))

@@ -9,12 +9,9 @@ A script is a list of turns, each a list of chunks with faults among them. Nothi
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any
-
-import orjson
-import trio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Unpack
 
 from trouper.core.messages import Json, Media, Opaque, ProviderPart, Usage
 from trouper.models import wire_json
@@ -30,9 +27,11 @@ from trouper.models.chunks import (
     ThinkingChunk,
     UsageChunk,
 )
-from trouper.testing.server.faults import Comment, Drop, Event, RawBytes, Stall, Status, Style
+from trouper.testing.server.api import ApiOptions, ScriptedApi
+from trouper.testing.server.faults import Status
 from trouper.testing.server.listener import Responder, SeenRequest, TestServer, serve, serve_in_thread
-from trouper.testing.server.script import Item, Script, Turn
+from trouper.testing.server.playing import WireEvent
+from trouper.testing.server.script import Turn
 
 _METHOD = re.compile(r"/(?:models|tunedModels)/(?P<model>[^/:]+):(?P<method>\w+)\Z")
 _MODEL = re.compile(r"/models/(?P<model>[^/:]+)\Z")
@@ -50,40 +49,29 @@ _STATUS_NAMES = {
     504: "DEADLINE_EXCEEDED",
 }
 _FINISH = {"end_turn": "STOP", "tool_use": "STOP", "max_tokens": "MAX_TOKENS"}
+_JSON_HEADERS = {"content-type": "application/json; charset=UTF-8"}
+_STREAM_HEADERS = {"content-type": "text/event-stream"}
 
 
-class GeminiApi:
+class GeminiApi(ScriptedApi):
     """An `Application` that plays Gemini."""
 
-    def __init__(
-        self,
-        turns: Iterable[Turn] = (),
-        *,
-        style: Style | None = None,
-        api_key: str | None = None,
-        repeat_last: bool = False,
-        strict: bool = True,
-    ) -> None:
-        self.script = Script(turns, repeat_last=repeat_last)
-        self._style = style or Style()
-        #: If given, another key is refused as Google would.
-        self._api_key = api_key
-        #: Whether histories are checked as the real one does: an answer for each call, nothing empty.
-        self._strict = strict
+    json_headers = _JSON_HEADERS
+    stream_headers = _STREAM_HEADERS
 
     async def __call__(self, request: SeenRequest, respond: Responder) -> None:
         refusal = self._refusal(request)
         called = _METHOD.search(request.path)
         if refusal is not None:
-            await _refuse(respond, refusal)
+            await self._refuse(respond, refusal)
         elif called is not None and request.method == "POST":
             await self._call(called["method"], request, respond)
         elif request.path.endswith("/models"):
-            await _answer(respond, {"models": [_model_card(name) for name in _MODELS]})
+            await self._answer(respond, {"models": [_model_card(name) for name in _MODELS]})
         elif (found := _MODEL.search(request.path)) is not None:
-            await _answer(respond, _model_card(found["model"]))
+            await self._answer(respond, _model_card(found["model"]))
         else:
-            await _refuse(respond, Status(404, f"no such path: {request.path}"))
+            await self._refuse(respond, Status(404, f"no such path: {request.path}"))
 
     def _refusal(self, request: SeenRequest) -> Status | None:
         given = request.headers.get("x-goog-api-key") or request.query.get("key")
@@ -100,117 +88,40 @@ class GeminiApi:
         try:
             body = request.json
         except ValueError:
-            await _refuse(respond, Status(400, "Invalid JSON payload received."))
+            await self._refuse(respond, Status(400, "Invalid JSON payload received."))
             return
         if self._strict and (problem := history_problem(body.get("contents", []))) is not None:
-            await _refuse(respond, Status(400, problem))
+            await self._refuse(respond, Status(400, problem))
             return
-        match method:
-            case "streamGenerateContent" if request.query.get("alt") == "sse":
-                await _Stream(self._style, respond, request).play(self.script.reply_to(request))
-            case "streamGenerateContent":
-                await self._whole(request, respond, as_list=True)
-            case "generateContent":
-                await self._whole(request, respond, as_list=False)
-            case "countTokens":
-                await _answer(respond, {"totalTokens": _estimate(body)})
-            case _:
-                await _refuse(respond, Status(404, f"no such method: {method}"))
-
-    async def _whole(self, request: SeenRequest, respond: Responder, *, as_list: bool) -> None:
-        events: list[Json] = []
         writer = EventWriter(_model_of(request))
-        for item in self.script.reply_to(request):
-            match item:
-                case Status():
-                    await _refuse(respond, item)
-                    return
-                case Stall(seconds):
-                    await trio.sleep(seconds)
-                case Drop():
-                    respond.drop(reset=item.reset)
-                case Event(value):
-                    events.append(value)
-                case Comment() | RawBytes():
-                    pass
-                case _:
-                    events.extend(writer.events(item))
-        await _answer(respond, events if as_list else merged(events))
+        match method:
+            case "streamGenerateContent":
+                # Without `alt=sse`, all events come at once, as a list.
+                await self._reply(request, respond, writer, list, streamed=request.query.get("alt") == "sse")
+            case "generateContent":
+                await self._reply(request, respond, writer, merged, streamed=False)
+            case "countTokens":
+                await self._answer(respond, {"totalTokens": _estimate(body)})
+            case _:
+                await self._refuse(respond, Status(404, f"no such method: {method}"))
 
+    def _error_body(self, status: Status) -> Json:
+        return error_body(status)
 
-class _Stream:
-    """One reply being streamed."""
-
-    def __init__(self, style: Style, respond: Responder, request: SeenRequest) -> None:
-        self._style = style
-        self._respond = respond
-        self._writer = EventWriter(_model_of(request))
-        self._drop: Drop | None = None
-        self._left = 0
-
-    async def play(self, items: Sequence[Item]) -> None:
-        if items and isinstance(items[0], Status):
-            await _refuse(self._respond, items[0])
-            return
-        await self._respond.start(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
-        if self._style.bom:
-            await self._send(b"\xef\xbb\xbf")
-        last = len(items) - 1
-        for position, item in enumerate(items):
-            match item:
-                case Stall(seconds):
-                    await trio.sleep(seconds)
-                case Drop():
-                    self._drop, self._left = item, item.after_bytes
-                    if not item.after_bytes:
-                        self._respond.drop(reset=item.reset)
-                case RawBytes(data):
-                    await self._send(data)
-                case Comment(text):
-                    await self._send(b": " + text.encode() + self._style.newline)
-                case KeepAlive():
-                    await self._send(b": keep-alive" + self._style.newline * 2)
-                case Event(value):
-                    await self._event(value, position == last)
-                case Status():
-                    await self._event(error_body(item), position == last)
-                case _:
-                    for value in self._writer.events(item):
-                        await self._event(value, position == last)
-        if self._drop is not None:
-            self._respond.drop(reset=self._drop.reset)
-        await self._respond.end()
-
-    async def _event(self, value: Json, last: bool) -> None:
-        style = self._style
-        if style.unknown_fields and isinstance(value, dict):
-            value = _with_unknown_fields(value)
-        text = orjson.dumps(value, option=orjson.OPT_INDENT_2) if style.indent else wire_json.encode(value)
-        lines = [b"data: " + line for line in text.split(b"\n")]
-        if style.comments:
-            lines.insert(0, b": a comment")
-        end = style.newline * (2 if style.last_blank_line or not last else 0)
-        await self._send(style.newline.join(lines) + end)
-
-    async def _send(self, data: bytes) -> None:
-        if self._drop is not None:
-            data = data[: self._left]
-            self._left -= len(data)
-        size = self._style.piece_bytes or len(data) or 1
-        for start in range(0, len(data), size):
-            await self._respond.send(data[start : start + size])
-        if self._drop is not None and not self._left:
-            self._respond.drop(reset=self._drop.reset)
+    def _with_unknown_fields(self, value: dict[str, Json]) -> dict[str, Json]:
+        return _with_unknown_fields(value)
 
 
 class EventWriter:
     """Chunks as Gemini's events. Calls are held until they are whole: that is how this provider sends them."""
 
+    has_end = False
+
     def __init__(self, model: str = "gemini-3-flash") -> None:
         self._model = model
         self._open: dict[int, tuple[CallStart, list[str]]] = {}
 
-    def events(self, chunk: Chunk) -> Iterator[dict[str, Json]]:
+    def events(self, chunk: Chunk) -> Iterator[WireEvent]:
         match chunk:
             case TextChunk(text, opaque):
                 yield self._part({"text": text, **_own(opaque)})
@@ -226,18 +137,32 @@ class EventWriter:
             case PartChunk(part):
                 yield self._part(_part(part))
             case UsageChunk(usage):
-                yield {"usageMetadata": usage_metadata(usage), **self._about()}
+                yield WireEvent({"usageMetadata": usage_metadata(usage), **self._about()})
             case Done(stop_reason, detail):
                 reason = (
                     detail if stop_reason == "refusal" and detail else _FINISH.get(stop_reason, stop_reason.upper())
                 )
                 reason = "SAFETY" if reason == "REFUSAL" else reason
-                yield {"candidates": [{"finishReason": reason, "index": 0}], **self._about()}
+                yield WireEvent({"candidates": [{"finishReason": reason, "index": 0}], **self._about()})
             case KeepAlive():
                 pass
 
-    def _part(self, part: Mapping[str, Json]) -> dict[str, Json]:
-        return {"candidates": [{"content": {"parts": [part], "role": "model"}, "index": 0}], **self._about()}
+    def finish(self) -> Iterator[WireEvent]:
+        return iter(())
+
+    def raw(self, value: Json) -> WireEvent:
+        # Text is JSON here like any other value: this format has no marker that is not.
+        return WireEvent(wire_json.encode(value).decode() if isinstance(value, str) else value)
+
+    def error(self, status: Status) -> WireEvent:
+        return WireEvent(error_body(status))
+
+    def ping(self) -> WireEvent | None:
+        return None
+
+    def _part(self, part: Mapping[str, Json]) -> WireEvent:
+        content = {"parts": [part], "role": "model"}
+        return WireEvent({"candidates": [{"content": content, "index": 0}], **self._about()})
 
     def _about(self) -> dict[str, Json]:
         return {"modelVersion": self._model, "responseId": "response-1"}
@@ -367,37 +292,13 @@ def _model_card(name: str) -> dict[str, Json]:
     }
 
 
-async def _answer(respond: Responder, value: Json) -> None:
-    await respond.reply(200, {"content-type": "application/json; charset=UTF-8"}, wire_json.encode(value))
-
-
-async def _refuse(respond: Responder, status: Status) -> None:
-    body = status.body if status.body is not None else wire_json.encode(error_body(status))
-    await respond.reply(status.code, {"content-type": "application/json; charset=UTF-8", **status.headers}, body)
-
-
-@asynccontextmanager
-async def serve_gemini(
-    turns: Iterable[Turn] = (),
-    *,
-    style: Style | None = None,
-    api_key: str | None = None,
-    repeat_last: bool = False,
-    strict: bool = True,
-) -> AsyncIterator[TestServer]:
+def serve_gemini(turns: Iterable[Turn] = (), **options: Unpack[ApiOptions]) -> AbstractAsyncContextManager[TestServer]:
     """A Gemini on the loopback interface while the block lasts; its address is `server.url`."""
-    api = GeminiApi(turns, style=style, api_key=api_key, repeat_last=repeat_last, strict=strict)
-    async with serve(api) as server:
-        yield server
+    return serve(GeminiApi(turns, **options))
 
 
 def serve_gemini_in_thread(
-    turns: Iterable[Turn] = (),
-    *,
-    style: Style | None = None,
-    api_key: str | None = None,
-    repeat_last: bool = False,
-    strict: bool = True,
+    turns: Iterable[Turn] = (), **options: Unpack[ApiOptions]
 ) -> AbstractContextManager[TestServer]:
     """The same for code without trio: `with serve_gemini_in_thread(...) as server:`."""
-    return serve_in_thread(GeminiApi(turns, style=style, api_key=api_key, repeat_last=repeat_last, strict=strict))
+    return serve_in_thread(GeminiApi(turns, **options))

@@ -9,9 +9,9 @@ beginning, figures of usage after the finish reason, and `[DONE]` after a turn t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Unpack
 
 from trouper.core.messages import Json, Opaque, ProviderPart, Usage
 from trouper.models import wire_json
@@ -27,76 +27,74 @@ from trouper.models.chunks import (
     UsageChunk,
 )
 from trouper.models.openai_reply import merged
-from trouper.testing.server.faults import Status, Style
+from trouper.testing.server.api import ApiOptions, ScriptedApi
+from trouper.testing.server.faults import Status
 from trouper.testing.server.listener import Responder, SeenRequest, TestServer, serve, serve_in_thread
-from trouper.testing.server.playing import StreamPlayer, WireEvent, gather
-from trouper.testing.server.script import Script, Turn
+from trouper.testing.server.playing import WireEvent
+from trouper.testing.server.script import Turn
 
 _MODELS = ("gpt-test", "gpt-test-mini")
 _FINISH = {"end_turn": "stop", "tool_use": "tool_calls", "max_tokens": "length", "refusal": "content_filter"}
 _TYPES = {400: "invalid_request_error", 401: "invalid_request_error", 404: "invalid_request_error", 429: "requests"}
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+#: As the real service marks its replies.
+_IDENTITY = {"x-request-id": "req_test"}
+_JSON_HEADERS = {"content-type": "application/json", **_IDENTITY}
 
 
-class OpenAiApi:
+class OpenAiOptions(ApiOptions, total=False):
+    done_marker: bool
+
+
+class OpenAiApi(ScriptedApi):
     """An `Application` that plays OpenAI, or a server that speaks its language."""
 
-    def __init__(
-        self,
-        turns: Iterable[Turn] = (),
-        *,
-        style: Style | None = None,
-        api_key: str | None = None,
-        repeat_last: bool = False,
-        strict: bool = True,
-        done_marker: bool = True,
-    ) -> None:
-        self.script = Script(turns, repeat_last=repeat_last)
-        self._style = style or Style()
-        #: If given, another key is refused as OpenAI would.
-        self._api_key = api_key
-        #: Whether histories are checked as the real one does: an answer for each call, right after it.
-        self._strict = strict
+    json_headers = _JSON_HEADERS
+    stream_headers = _IDENTITY
+
+    def __init__(self, turns: Iterable[Turn] = (), *, done_marker: bool = True, **options: Unpack[ApiOptions]) -> None:
+        super().__init__(turns, **options)
         #: Whether streams end in `[DONE]`, which some servers leave out.
         self._done_marker = done_marker
 
     async def __call__(self, request: SeenRequest, respond: Responder) -> None:
         if self._api_key is not None and request.headers.get("authorization") != f"Bearer {self._api_key}":
-            await _refuse(respond, Status(401, "Incorrect API key provided."))
+            await self._refuse(respond, Status(401, "Incorrect API key provided."))
         elif request.path.endswith("/chat/completions") and request.method == "POST":
             await self._complete(request, respond)
         elif request.path.endswith("/models"):
-            await _answer(respond, {"object": "list", "data": [_model_card(name) for name in _MODELS]})
+            await self._answer(respond, {"object": "list", "data": [_model_card(name) for name in _MODELS]})
         else:
-            await _refuse(respond, Status(404, f"no such path: {request.path}", status="unknown_url"))
+            await self._refuse(respond, Status(404, f"no such path: {request.path}", status="unknown_url"))
 
     async def _complete(self, request: SeenRequest, respond: Responder) -> None:
         try:
             body = request.json
         except ValueError:
-            await _refuse(respond, Status(400, "We could not parse the JSON body of your request."))
+            await self._refuse(respond, Status(400, "We could not parse the JSON body of your request."))
             return
         if self._strict and (problem := history_problem(body)) is not None:
-            await _refuse(respond, Status(400, problem))
+            await self._refuse(respond, Status(400, problem))
             return
-        items = self.script.reply_to(request)
         wants_usage = (body.get("stream_options") or {}).get("include_usage") is True
         streamed = body.get("stream") is True
         writer = ChunkWriter(str(body.get("model")), usage=wants_usage or not streamed, done_marker=self._done_marker)
-        if items and isinstance(items[0], Status):
-            await _refuse(respond, items[0])
-        elif streamed:
-            await StreamPlayer(self._style, respond, writer, _with_unknown_fields, _IDENTITY).play(items)
-        else:
-            events = await gather(items, writer, respond)
-            if isinstance(events, Status):
-                await _refuse(respond, events)
-            else:
-                await _answer(respond, whole(events))
+        await self._reply(request, respond, writer, whole, streamed=streamed)
+
+    def _error_body(self, status: Status) -> Json:
+        return error_body(status)
+
+    def _with_unknown_fields(self, value: dict[str, Json]) -> dict[str, Json]:
+        return _with_unknown_fields(value)
+
+    def _wait_headers(self, wait_s: float) -> dict[str, str]:
+        return {"retry-after-ms": f"{wait_s * 1000:.9g}"}
 
 
 class ChunkWriter:
     """Chunks as `chat.completion.chunk` events."""
+
+    has_end = True
 
     def __init__(self, model: str = "gpt-test", *, usage: bool = True, done_marker: bool = True) -> None:
         self._model = model
@@ -277,52 +275,19 @@ def _with_unknown_fields(value: dict[str, Json]) -> dict[str, Json]:
     return out
 
 
-#: As the real service marks its replies.
-_IDENTITY = {"x-request-id": "req_test"}
-
-
 def _model_card(name: str) -> dict[str, Json]:
     return {"id": name, "object": "model", "created": 1_700_000_000, "owned_by": "trouper"}
 
 
-async def _answer(respond: Responder, value: Json) -> None:
-    await respond.reply(200, {"content-type": "application/json", **_IDENTITY}, wire_json.encode(value))
-
-
-async def _refuse(respond: Responder, status: Status) -> None:
-    body = status.body if status.body is not None else wire_json.encode(error_body(status))
-    wait = {} if status.retry_delay_s is None else {"retry-after-ms": f"{status.retry_delay_s * 1000:.9g}"}
-    await respond.reply(status.code, {"content-type": "application/json", **_IDENTITY, **wait, **status.headers}, body)
-
-
-@asynccontextmanager
-async def serve_openai(
-    turns: Iterable[Turn] = (),
-    *,
-    style: Style | None = None,
-    api_key: str | None = None,
-    repeat_last: bool = False,
-    strict: bool = True,
-    done_marker: bool = True,
-) -> AsyncIterator[TestServer]:
+def serve_openai(
+    turns: Iterable[Turn] = (), **options: Unpack[OpenAiOptions]
+) -> AbstractAsyncContextManager[TestServer]:
     """A Chat Completions server on the loopback interface while the block lasts; its address is `server.url + "/v1"`."""
-    api = OpenAiApi(
-        turns, style=style, api_key=api_key, repeat_last=repeat_last, strict=strict, done_marker=done_marker
-    )
-    async with serve(api) as server:
-        yield server
+    return serve(OpenAiApi(turns, **options))
 
 
 def serve_openai_in_thread(
-    turns: Iterable[Turn] = (),
-    *,
-    style: Style | None = None,
-    api_key: str | None = None,
-    repeat_last: bool = False,
-    strict: bool = True,
-    done_marker: bool = True,
+    turns: Iterable[Turn] = (), **options: Unpack[OpenAiOptions]
 ) -> AbstractContextManager[TestServer]:
     """The same for code without trio: `with serve_openai_in_thread(...) as server:`."""
-    return serve_in_thread(
-        OpenAiApi(turns, style=style, api_key=api_key, repeat_last=repeat_last, strict=strict, done_marker=done_marker)
-    )
+    return serve_in_thread(OpenAiApi(turns, **options))

@@ -1,4 +1,4 @@
-"""A script's reply written as a stream of server-sent events, with its faults where they stand: what the formats of OpenAI and Anthropic share."""
+"""A script's reply written as a stream of server-sent events, with its faults where they stand: what the providers' formats share."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class WireEvent:
 
 class Writer(Protocol):
     """Chunks as a provider's events."""
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the format has events of its own after the last item, such as an end marker."""
 
     def events(self, chunk: Chunk) -> Iterator[WireEvent]: ...
 
@@ -67,8 +71,9 @@ class StreamPlayer:
         await self._respond.start(200, self._headers)
         if self._style.bom:
             await self._send(b"\xef\xbb\xbf")
-        for item in items:
-            await self._play(item)
+        final = -1 if self._writer.has_end else len(items) - 1
+        for position, item in enumerate(items):
+            await self._play(item, last=position == final)
         last = list(self._writer.finish())
         for position, event in enumerate(last):
             await self._event(event, last=position == len(last) - 1)
@@ -76,7 +81,7 @@ class StreamPlayer:
             self._respond.drop(reset=self._drop.reset)
         await self._respond.end()
 
-    async def _play(self, item: Item) -> None:
+    async def _play(self, item: Item, *, last: bool) -> None:
         match item:
             case Stall(seconds):
                 await trio.sleep(seconds)
@@ -90,18 +95,18 @@ class StreamPlayer:
                 await self._send(b": " + text.encode() + self._style.newline)
             case KeepAlive():
                 if (ping := self._writer.ping()) is not None:
-                    await self._event(ping)
+                    await self._event(ping, last=last)
                 else:
                     await self._send(b": keep-alive" + self._style.newline * 2)
             case Event(value):
-                await self._event(self._writer.raw(value))
+                await self._event(self._writer.raw(value), last=last)
             case Status():
-                await self._event(self._writer.error(item))
+                await self._event(self._writer.error(item), last=last)
             case _:
                 for event in self._writer.events(item):
-                    await self._event(event)
+                    await self._event(event, last=last)
 
-    async def _event(self, event: WireEvent, *, last: bool = False) -> None:
+    async def _event(self, event: WireEvent, *, last: bool) -> None:
         style, value = self._style, event.value
         if style.unknown_fields and isinstance(value, dict):
             value = self._unknown(value)
