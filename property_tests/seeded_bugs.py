@@ -159,8 +159,8 @@ BUGS: tuple[Bug, ...] = (
         "cause-is-guessed",
         "a command's field is taken from the first event although the two differ (I18)",
         "codec.py",
-        "            other = getattr(first, known.name)\n            if value is other or (",
-        "            other = getattr(first, known.name)\n            if other is not None or (",
+        "if value is not first.{name} and not same(value, first.{name}):",
+        "if first.{name} is None and value is not None:",
         (CODEC,),
     ),
     Bug(

@@ -86,7 +86,13 @@ def _generate_structure_tuple(kind: Any) -> Callable[[Any, Any], Any]:
     return lambda values, _: tuple([read(value, member) for value in values])
 
 
+def _generate_unstructure_tuple(kind: Any) -> Callable[[Any], list[Any]]:
+    write = _converter.get_unstructure_hook(typing.get_args(kind)[0])
+    return lambda values: [write(value) for value in values]
+
+
 _converter.register_structure_hook_factory(_is_tuple_of, _generate_structure_tuple)
+_converter.register_unstructure_hook_factory(_is_tuple_of, _generate_unstructure_tuple)
 _converter.register_unstructure_hook_factory(attrs.has, _generate_unstructure)
 _converter.register_structure_hook_factory(attrs.has, _generate_structure)
 
@@ -194,8 +200,6 @@ class _CauseField:
     name: str
     #: Whether the first event has a field of this name.
     repeated: bool
-    default: Any
-    write: Callable[[Any], Any]
     read: Callable[[Any, Any], Any]
     type: Any
 
@@ -212,8 +216,6 @@ def _cause_plan(command: type, first: type) -> tuple[_CauseField, ...]:
             _CauseField(
                 f.name,
                 f.name in there,
-                f.default.factory() if isinstance(f.default, attrs.Factory) else f.default,  # type: ignore[arg-type]
-                _converter.get_unstructure_hook(hints[f.name]),
                 _converter.get_structure_hook(hints[f.name]),
                 hints[f.name],
             )
@@ -222,20 +224,44 @@ def _cause_plan(command: type, first: type) -> tuple[_CauseField, ...]:
     return plan
 
 
+_cause_writers: dict[tuple[type, type], Callable[[Any, Any], dict[str, Json]]] = {}
+
+
 def _cause_to_json(command: Any, first: Any) -> dict[str, Json]:
-    written: dict[str, Json] = {}
-    for known in _cause_plan(type(command), type(first)):
-        value = getattr(command, known.name)
-        if known.repeated:
-            other = getattr(first, known.name)
-            if value is other or (
-                type(value) in (int, float, bool, str) and value == other and type(value) is type(other)
-            ):
-                continue
-        elif value is known.default or value == known.default:
-            continue
-        written[known.name] = known.write(value)
-    return written
+    kinds = type(command), type(first)
+    writer = _cause_writers.get(kinds)
+    if writer is None:
+        writer = _cause_writers[kinds] = _generate_cause_writer(*kinds)
+    return writer(command, first)
+
+
+def _generate_cause_writer(command: type, first: type) -> Callable[[Any, Any], dict[str, Json]]:
+    """Straight-line code, as cattrs makes for the events: a loop over the fields would take longer than writing them."""
+    there = {f.name for f in attrs.fields(first)}
+    hints = typing.get_type_hints(command)
+    names: dict[str, Any] = {"same": _is_same}
+    lines = ["def write(command, first):", "    written = {}"]
+    for f in attrs.fields(command):
+        name, default = f.name, f.default
+        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+            default = default.factory()
+        names[f"write_{name}"], names[f"default_{name}"] = _converter.get_unstructure_hook(hints[name]), default
+        lines.append(f"    value = command.{name}")
+        if name in there:
+            lines.append(f"    if value is not first.{name} and not same(value, first.{name}):")
+        elif default is attrs.NOTHING:
+            lines.append("    if True:")
+        else:
+            lines.append(f"    if value is not default_{name} and value != default_{name}:")
+        lines.append(f"        written['{name}'] = write_{name}(value)")
+    exec("\n".join([*lines, "    return written"]), names)
+    writer: Callable[[Any, Any], dict[str, Json]] = names["write"]
+    return writer
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Equal, and sure to be read again as what it is."""
+    return type(value) in (int, float, bool, str) and value == other and type(value) is type(other)
 
 
 def _cause_from_json(name: str, value: Mapping[str, Json], first: Any) -> Any:

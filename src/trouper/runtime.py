@@ -347,6 +347,8 @@ class Runtime(Overview):
     def _spent(self) -> list[tuple[str, int, int]]:
         """What the runtime's budget caps: what, how much is used, and of how much."""
         budget = self._budget
+        if budget.tokens is None and budget.steps is None and budget.tool_calls is None:
+            return []
         spent = (
             ("tokens", self._usage.total or 0, budget.tokens),
             ("steps", self._steps, budget.steps),

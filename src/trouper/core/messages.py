@@ -122,15 +122,15 @@ class Message:
     @property
     def text(self) -> str:
         """All visible text, joined."""
-        return "".join(part.text for part in self.parts if type(part) is Text)
+        return "".join([part.text for part in self.parts if type(part) is Text])
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return tuple(part for part in self.parts if type(part) is ToolCall)
+        return tuple([part for part in self.parts if type(part) is ToolCall])
 
     @property
     def answers(self) -> tuple[ToolAnswer, ...]:
-        return tuple(part for part in self.parts if type(part) is ToolAnswer)
+        return tuple([part for part in self.parts if type(part) is ToolAnswer])
 
 
 @frozen

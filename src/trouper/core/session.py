@@ -278,7 +278,9 @@ def _with_queue_taken(state: State) -> State:
 
 def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
     turn = state.in_turn
-    spent = state.spent if event.step == turn.step else changed(state.spent, steps=state.spent.steps + 1)
+    spent = state.spent
+    if event.step != turn.step:
+        spent = Spent(spent.usage, spent.compaction, spent.steps + 1, spent.tool_calls)
     turn = changed(
         turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="", progressed=False
     )
@@ -312,7 +314,8 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
         draft_text="",
         draft_thinking="",
     )
-    spent = changed(state.spent, usage=state.spent.usage + event.usage, tool_calls=state.spent.tool_calls + len(calls))
+    spent = state.spent
+    spent = Spent(spent.usage + event.usage, spent.compaction, spent.steps, spent.tool_calls + len(calls))
     return changed(state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then)
 
 
@@ -357,10 +360,12 @@ def _held(state: State, event: CallHeld, phase: Phase) -> State:
 def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
     turn = state.in_turn
     calls = tuple(
-        Call(call.request, call.preparation, CallPhase.RUNNING, event.attempt)
-        if call.request.id == event.call
-        else call
-        for call in turn.calls
+        [
+            Call(call.request, call.preparation, CallPhase.RUNNING, event.attempt)
+            if call.request.id == event.call
+            else call
+            for call in turn.calls
+        ]
     )
     return changed(state, phase=phase, turn=changed(turn, calls=calls))
 
@@ -368,16 +373,18 @@ def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
 def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
     turn = state.in_turn
     calls = tuple(
-        Call(
-            call.request,
-            call.preparation,
-            CallPhase.ENDED,
-            call.attempt,
-            answer(call.request, event.outcome, event.content, event.images),
-        )
-        if call.request.id == event.call
-        else call
-        for call in turn.calls
+        [
+            Call(
+                call.request,
+                call.preparation,
+                CallPhase.ENDED,
+                call.attempt,
+                answer(call.request, event.outcome, event.content, event.images),
+            )
+            if call.request.id == event.call
+            else call
+            for call in turn.calls
+        ]
     )
     approvals = state.approvals
     if approvals:
@@ -393,16 +400,19 @@ def _with_call(state: State, call_id: CallId, phase: Phase, call_phase: CallPhas
 
 def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
     turn = state.in_turn
-    answers = tuple(call.answer for call in turn.calls if call.answer is not None)
-    if len(answers) != len(turn.calls):
-        raise InternalError(f"tools of turn {turn.number} settled with calls still open; please report this journal")
-    fingerprint = tuple(
-        (call.request.name, call.request.arguments, given.content)
-        for call, given in zip(turn.calls, answers, strict=True)
-    )
+    answers: list[Part] = []
+    seen: list[tuple[str, Json, Json]] = []
+    for call in turn.calls:
+        if call.answer is None:
+            raise InternalError(
+                f"tools of turn {turn.number} settled with calls still open; please report this journal"
+            )
+        answers.append(call.answer)
+        seen.append((call.request.name, call.request.arguments, call.answer.content))
+    fingerprint = tuple(seen)
     repeats = turn.repeats + 1 if fingerprint == turn.fingerprint else 1
     turn = changed(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
-    return changed(state, phase=phase, turn=turn, history=state.history.append(Message("tool", answers)))
+    return changed(state, phase=phase, turn=turn, history=state.history.append(Message("tool", tuple(answers))))
 
 
 def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:
@@ -529,9 +539,10 @@ _EVOLVERS: Mapping[type, Callable[[State, Any, Phase], State]] = {
 
 def _worth_keeping(message: Message) -> bool:
     """Providers refuse a reply that holds nothing, or nothing but thinking; the journal has it all the same."""
-    return any(
-        not isinstance(part, Thinking) and not (isinstance(part, Text) and not part.text) for part in message.parts
-    )
+    for part in message.parts:
+        if not isinstance(part, Thinking) and not (isinstance(part, Text) and not part.text):
+            return True
+    return False
 
 
 def _with_partial(history: History, partial: Message | None) -> History:

@@ -185,7 +185,10 @@ def take_fault(decision: Decision, command: DeliverFault) -> None:
 def find_call(state: State, call_id: CallId, phase: CallPhase) -> Call | None:
     if state.turn is None:
         return None
-    return next((call for call in state.turn.calls if call.id == call_id and call.phase is phase), None)
+    for call in state.turn.calls:
+        if call.request.id == call_id and call.phase is phase:
+            return call
+    return None
 
 
 def is_open(state: State, call_id: CallId) -> bool:

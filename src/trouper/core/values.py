@@ -28,15 +28,14 @@ def changed(value: V, **changes: Any) -> V:
 
 
 def _unslotted(cls: type) -> Callable[[Any, dict[str, Any]], Any]:
-    new, count = object.__new__, len(attrs.fields(cls))
+    new, put, count = object.__new__, object.__setattr__, len(attrs.fields(cls))
 
     def make(old: Any, changes: dict[str, Any]) -> Any:
         made: Any = new(cls)
-        fields = made.__dict__
-        fields.update(old.__dict__)
-        fields.update(changes)
+        fields = old.__dict__ | changes
         if len(fields) != count:
             raise TypeError(f"{cls.__name__} has no field {sorted(changes.keys() - old.__dict__.keys())}")
+        put(made, "__dict__", fields)
         return made
 
     return make

@@ -310,7 +310,7 @@ class Log:
 
     def flush(self) -> None:
         """Write all that is pending; no sync."""
-        while (batch := self.take()) is not None:
+        while self._pending and (batch := self.take()) is not None:
             self.commit(batch, sync=False)
 
     def sync(self) -> None:
