@@ -19,8 +19,8 @@ STORY = (
     "agent: 6 * 7 = 42.",
     "turn 1 ended: end_turn",
     "== A slow tool: the turn does not wait for it",
-    "you: run survey pages=60",
-    "calls survey(pages=60)",
+    "you: run survey pages=80",
+    "calls survey(pages=80)",
     "not done after 300 ms: it goes on in the background as task_",
     "turn 2 ended: end_turn",
     "== The conversation goes on meanwhile",
@@ -63,7 +63,7 @@ def test_without_a_terminal_it_is_plain_text_and_true(tmp_path: Path) -> None:
     names = [type(event).__name__ for record in records for event in record.events]
     assert names.count("TaskSucceeded") == names.count("NotificationQueued") == names.count("TaskReattached") == 1
     pages = (tmp_path / "kept" / "survey.txt").read_text().splitlines()
-    assert [line.split()[0] for line in pages] == [str(page) for page in range(1, 61)]
+    assert [line.split()[0] for line in pages] == [str(page) for page in range(1, 81)]
     kept = re.search(r'TurnEnded 4 error: process_ended, kept "(.*?)"', done.stdout)
     said = next(line for line in done.stdout.splitlines() if line.startswith("agent: You said: Please"))
     assert kept is not None and said.removeprefix("agent: ").startswith(kept[1].rstrip("…"))

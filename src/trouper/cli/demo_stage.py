@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -14,6 +15,10 @@ from trouper.core.task import RunTask
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
+
+
+#: The tree is drawn at most this often, in seconds: whoever draws all the time falls behind what it shows.
+FRAME_S = 0.04
 
 
 @define
@@ -64,7 +69,7 @@ class Stage:
             self.out.stream.write("\n")
             self._open = ""
 
-    def refresh(self) -> None:
+    def refresh(self, *, at_once: bool = False) -> None:
         """The cast has changed."""
 
 
@@ -78,6 +83,7 @@ class LiveStage(Stage):
         self._console = Console(file=out.stream, highlight=False, markup=False)
         self._live: Live | None = None
         self._spoken: Any = None
+        self._drawn_at = 0.0
 
     def __enter__(self) -> LiveStage:
         from rich.live import Live
@@ -115,11 +121,13 @@ class LiveStage(Stage):
         if self._open:
             # Gone from below first: otherwise it would stand there twice for a moment.
             spoken, self._open, self._spoken = self._spoken, "", None
-            self.refresh()
+            self.refresh(at_once=True)
             self._console.print(spoken)
 
-    def refresh(self) -> None:
-        if self._live is not None:
+    def refresh(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if self._live is not None and (at_once or now - self._drawn_at >= FRAME_S):
+            self._drawn_at = now
             self._live.update(self._bottom(), refresh=True)
 
     def _bottom(self) -> RenderableType:
