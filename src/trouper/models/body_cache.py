@@ -72,7 +72,7 @@ class BodyCache(Generic[B]):
         return known if all(map(is_, known.messages, messages)) else None
 
     def keep(self, key: CacheKey, encoded: B) -> None:
-        """Under a key from which nothing is kept: `take` comes first."""
+        """Under a key for which nothing is kept: `take` comes first."""
         assert key not in self._kept
         self._bytes += encoded.size
         self._kept[key] = encoded

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Unpack
+from typing import Unpack
 
-from trouper.core.messages import Json, Opaque, ProviderPart, Usage
+from trouper.core.messages import Json, ProviderPart, Usage
 from trouper.models import wire_json
 from trouper.models.anthropic_request import SAMPLING, SAMPLING_REFUSED_SINCE
 from trouper.models.chunks import (
@@ -30,7 +30,7 @@ from trouper.models.chunks import (
 from trouper.testing.server.api import ApiOptions, ScriptedApi
 from trouper.testing.server.faults import Status
 from trouper.testing.server.listener import Responder, SeenRequest, TestServer, serve, serve_in_thread
-from trouper.testing.server.playing import WireEvent
+from trouper.testing.server.playing import WireEvent, fields_of
 from trouper.testing.server.script import Turn
 
 _MODELS = ("claude-test", "claude-test-mini")
@@ -88,7 +88,11 @@ class AnthropicApi(ScriptedApi):
         return error_body(status)
 
     def _with_unknown_fields(self, value: dict[str, Json]) -> dict[str, Json]:
-        return _with_unknown_fields(value)
+        out = {**value, "field_of_tomorrow": {"deep": [1, None, "x"]}}
+        for key in ("message", "delta", "usage"):
+            if isinstance(out.get(key), dict):
+                out[key] = {**out[key], "new_field": "NEVER_SEEN"}
+        return out
 
     def _wait_headers(self, wait_s: float) -> dict[str, str]:
         return {"retry-after": f"{wait_s:.9g}"}
@@ -121,13 +125,13 @@ class BlockWriter:
                     yield from self._ensure("text", {"type": "text", "text": "", "citations": None})
                 if text:
                     yield self._delta({"type": "text_delta", "text": text})
-                for citation in _own(opaque).get("citations") or ():
+                for citation in fields_of(opaque).get("citations") or ():
                     yield self._delta({"type": "citations_delta", "citation": citation})
                 if opaque is not None:
                     yield from self._close()
             case ThinkingChunk(text, signature, opaque):
-                if _own(opaque).get("type") == "redacted_thinking":
-                    yield from self._whole_block(_own(opaque))
+                if fields_of(opaque).get("type") == "redacted_thinking":
+                    yield from self._whole_block(fields_of(opaque))
                     return
                 yield from self._ensure("thinking", {"type": "thinking", "thinking": "", "signature": ""})
                 if text:
@@ -139,7 +143,13 @@ class BlockWriter:
             case CallStart(index, name, id, opaque):
                 yield from self._close()
                 self._calls[index] = self._blocks
-                block = {"type": "tool_use", "id": id or f"toolu_{index}", "name": name, "input": {}, **_own(opaque)}
+                block = {
+                    "type": "tool_use",
+                    "id": id or f"toolu_{index}",
+                    "name": name,
+                    "input": {},
+                    **fields_of(opaque),
+                }
                 yield self._start_block(block)
             case CallDelta(index, fragment):
                 self._streamed.add(index)
@@ -150,7 +160,7 @@ class BlockWriter:
                     yield self._delta({"type": "input_json_delta", "partial_json": text}, self._calls[index])
                 yield _event({"type": "content_block_stop", "index": self._calls.pop(index)})
             case PartChunk(ProviderPart(opaque)):
-                yield from self._whole_block(_own(opaque))
+                yield from self._whole_block(fields_of(opaque))
             case Done(stop_reason, detail):
                 self._done = True
                 yield from self._close()
@@ -228,11 +238,6 @@ class BlockWriter:
 
 def _event(value: dict[str, Json]) -> WireEvent:
     return WireEvent(value, str(value.get("type") or ""))
-
-
-def _own(opaque: Opaque | None) -> dict[str, Any]:
-    # Whoever wrote the script, here it is this provider that speaks.
-    return dict(opaque.data) if opaque is not None else {}
 
 
 def usage_body(usage: Usage) -> dict[str, Json]:
@@ -350,15 +355,6 @@ def messages_problem(messages: Sequence[Mapping[str, Json]], has_tools: bool) ->
     if waiting:
         return f"`tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(waiting)}."
     return None
-
-
-def _with_unknown_fields(value: dict[str, Json]) -> dict[str, Json]:
-    """The same event as a later version of the service might send it."""
-    out = {**value, "field_of_tomorrow": {"deep": [1, None, "x"]}}
-    for key in ("message", "delta", "usage"):
-        if isinstance(out.get(key), dict):
-            out[key] = {**out[key], "new_field": "NEVER_SEEN"}
-    return out
 
 
 def _model_card(name: str) -> dict[str, Json]:

@@ -109,7 +109,12 @@ class GeminiApi(ScriptedApi):
         return error_body(status)
 
     def _with_unknown_fields(self, value: dict[str, Json]) -> dict[str, Json]:
-        return _with_unknown_fields(value)
+        out = {**value, "fieldOfTomorrow": {"deep": [1, None, "x"]}}
+        if "candidates" in out:
+            out["candidates"] = [
+                {**candidate, "newScore": 0.5, "newEnum": "NEVER_SEEN"} for candidate in out["candidates"]
+            ]
+        return out
 
 
 class EventWriter:
@@ -260,14 +265,6 @@ def history_problem(contents: Sequence[Mapping[str, Json]]) -> str | None:
             if not set(part) - {"thought", "thoughtSignature", "partMetadata"} and "thoughtSignature" not in part:
                 return f"* GenerateContentRequest.contents[{position}].parts: must have one initialized field."
     return None
-
-
-def _with_unknown_fields(value: dict[str, Json]) -> dict[str, Json]:
-    """The same event as a later version of the service might send it."""
-    out = {**value, "fieldOfTomorrow": {"deep": [1, None, "x"]}}
-    if "candidates" in out:
-        out["candidates"] = [{**candidate, "newScore": 0.5, "newEnum": "NEVER_SEEN"} for candidate in out["candidates"]]
-    return out
 
 
 def _estimate(body: Mapping[str, Json]) -> int:

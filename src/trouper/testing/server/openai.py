@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Unpack
+from typing import Unpack
 
-from trouper.core.messages import Json, Opaque, ProviderPart, Usage
+from trouper.core.messages import Json, ProviderPart, Usage
 from trouper.models import wire_json
 from trouper.models.chunks import (
     CallDelta,
@@ -30,7 +30,7 @@ from trouper.models.openai_reply import merged
 from trouper.testing.server.api import ApiOptions, ScriptedApi
 from trouper.testing.server.faults import Status
 from trouper.testing.server.listener import Responder, SeenRequest, TestServer, serve, serve_in_thread
-from trouper.testing.server.playing import WireEvent
+from trouper.testing.server.playing import WireEvent, fields_of
 from trouper.testing.server.script import Turn
 
 _MODELS = ("gpt-test", "gpt-test-mini")
@@ -85,7 +85,10 @@ class OpenAiApi(ScriptedApi):
         return error_body(status)
 
     def _with_unknown_fields(self, value: dict[str, Json]) -> dict[str, Json]:
-        return _with_unknown_fields(value)
+        out = {**value, "field_of_tomorrow": {"deep": [1, None, "x"]}, "obfuscation": "xYz"}
+        if "choices" in out:
+            out["choices"] = [{**choice, "new_score": 0.5, "new_enum": "NEVER_SEEN"} for choice in out["choices"]]
+        return out
 
     def _wait_headers(self, wait_s: float) -> dict[str, str]:
         return {"retry-after-ms": f"{wait_s * 1000:.9g}"}
@@ -110,14 +113,14 @@ class ChunkWriter:
             yield self._choice({"role": "assistant", "content": ""})
         match chunk:
             case TextChunk(text, opaque):
-                yield self._choice({"refusal": text} if _own(opaque).get("refusal") else {"content": text})
-                self._refusing = self._refusing or bool(_own(opaque).get("refusal"))
+                yield self._choice({"refusal": text} if fields_of(opaque).get("refusal") else {"content": text})
+                self._refusing = self._refusing or bool(fields_of(opaque).get("refusal"))
             case ThinkingChunk(text, _, opaque):
-                own = _own(opaque)
+                own = fields_of(opaque)
                 field = own.pop("field", "reasoning_content")
                 yield self._choice({**({field: text} if text else {}), **own})
             case CallStart(index, name, id, opaque):
-                own = _own(opaque)
+                own = fields_of(opaque)
                 function = {"name": name, "arguments": "", **own.pop("function", {})}
                 yield self._choice(
                     {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function, **own}]}
@@ -129,7 +132,7 @@ class ChunkWriter:
                 if arguments is not None and index not in self._streamed:
                     yield self._fragment(index, wire_json.encode(arguments).decode())
             case PartChunk(ProviderPart(opaque)):
-                yield self._choice(_own(opaque))
+                yield self._choice(fields_of(opaque))
             case UsageChunk(usage):
                 self._usage = usage
                 if self._done:
@@ -175,11 +178,6 @@ class ChunkWriter:
             "model": self._model,
             "system_fingerprint": "fp_test",
         }
-
-
-def _own(opaque: Opaque | None) -> dict[str, Any]:
-    # Whoever wrote the script, here it is this provider that speaks.
-    return dict(opaque.data) if opaque is not None else {}
 
 
 def usage_body(usage: Usage) -> dict[str, Json]:
@@ -265,14 +263,6 @@ def history_problem(body: Mapping[str, Json]) -> str | None:
     if waiting:
         return f"The following tool_call_ids did not have response messages: {', '.join(waiting)}"
     return None
-
-
-def _with_unknown_fields(value: dict[str, Json]) -> dict[str, Json]:
-    """The same event as a later version of the service might send it."""
-    out = {**value, "field_of_tomorrow": {"deep": [1, None, "x"]}, "obfuscation": "xYz"}
-    if "choices" in out:
-        out["choices"] = [{**choice, "new_score": 0.5, "new_enum": "NEVER_SEEN"} for choice in out["choices"]]
-    return out
 
 
 def _model_card(name: str) -> dict[str, Json]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 import trio
 from attrs import frozen
 
-from trouper.core.messages import Json
+from trouper.core.messages import Json, Opaque
 from trouper.models import wire_json
 from trouper.models.chunks import Chunk, KeepAlive
 from trouper.testing.server.faults import Comment, Drop, Event, RawBytes, Stall, Status, Style
@@ -23,6 +23,11 @@ class WireEvent:
 
     value: Json
     name: str = ""
+
+
+def fields_of(opaque: Opaque | None) -> dict[str, Any]:
+    """A provider's own fields. Whoever wrote the script, here it is the played one that speaks."""
+    return dict(opaque.data) if opaque is not None else {}
 
 
 class Writer(Protocol):
