@@ -149,7 +149,7 @@ def _failed_test(output: str) -> str:
     """The test that pytest says has failed; errors of fixtures and of collecting are none."""
     for line in output.splitlines():
         if line.startswith("FAILED ") and "::" in line:
-            return line.split(" ")[1]
+            return line.removeprefix("FAILED ").partition(" - ")[0]
     return ""
 
 

@@ -68,8 +68,8 @@ BUGS: tuple[Bug, ...] = (
         "intent-is-buffered",
         "a reply, and with it the intent of its calls, is written without waiting for the disk (I2, J1)",
         "actors/session.py",
-        "_BUFFERED = (NoteProgress,",
-        "_BUFFERED = (DeliverReply, NoteProgress,",
+        "        durable = kind not in _BUFFERED\n",
+        '        durable = kind not in _BUFFERED and kind.__name__ != "DeliverReply"\n',
         (SEEDED, SIMULATED),
     ),
     Bug(
@@ -334,7 +334,7 @@ BUGS: tuple[Bug, ...] = (
         "core/steps.py",
         "        if used >= cap * WARN_SHARE and what not in decision.state.warned:",
         "        if used >= cap * WARN_SHARE:",
-        (BUDGETS,),
+        (CORE, BUDGETS),
     ),
     Bug(
         "no-time-limit",
@@ -408,7 +408,7 @@ BUGS: tuple[Bug, ...] = (
         "actors/session.py",
         "                    unwanted.stop()\n",
         "",
-        (CANCEL,),
+        (SEEDED, INTERRUPT),
     ),
     Bug(
         "interrupt-does-not-wait",
@@ -618,8 +618,8 @@ BUGS: tuple[Bug, ...] = (
         "feed-without-a-bound",
         "the queue of a reader that does not read grows without end (I25)",
         "actors/feed.py",
-        "        if len(self._queue) >= self._limit:\n",
-        "        if len(self._queue) < 0:\n",
+        "            self._lagged = True\n            return\n",
+        "            pass\n",
         (SEEDED,),
     ),
     Bug(

@@ -40,7 +40,7 @@ from trouper.core.commands import (
     Submit,
 )
 from trouper.core.decisions import decide, step
-from trouper.core.events import CallEnded, CallStarted, CallWasLate, LoopWarned, SessionClosed, TurnEnded
+from trouper.core.events import BudgetWarned, CallEnded, CallStarted, CallWasLate, LoopWarned, SessionClosed, TurnEnded
 from trouper.core.history import problems
 from trouper.core.ids import CallId, NotificationId, ScheduleId, SessionId, TaskId, call_id
 from trouper.core.messages import Fault, Message, Opaque, Outcome, Part, Text, Thinking, ToolCall, Usage
@@ -645,6 +645,28 @@ def test_the_loop_guard_counts_exactly(warn: int, end: int, steered: bool) -> No
     assert rounds == warn + end
     assert told.state.last is not None and told.state.last.fault is not None
     assert told.state.last.fault.kind == "no_progress"
+    told.check_replay()
+
+
+@pytest.mark.parametrize("cap", [5, 10, 11])
+def test_a_budget_is_warned_of_once_and_never_overspent(cap: int) -> None:
+    """L25, I27: one warning at 80 %, then the end; not one step more than the budget, in however many turns."""
+    told = Conversation()
+    told.tell(OpenSession("s", 1.0))
+    options = TurnOptions(max_steps=0, step_cap=cap, loop_warn=0)
+    said = []
+    for _ in range(3):
+        said += told.tell(Submit("go", told.now(), options))
+        while told.state.turn is not None and told.state.turn.step % 4:
+            said += a_round(told, f"result {told.clock}")
+        said += told.tell(Interrupt(told.now()))
+    while told.state.last is None or told.state.last.stop_reason != "budget":
+        said += told.tell(Submit("go on", told.now(), options))
+        while told.state.turn is not None:
+            said += a_round(told, f"result {told.clock}")
+    assert told.state.spent.steps == cap
+    warned = [event for event in said if isinstance(event, BudgetWarned)]
+    assert [event.what for event in warned] == ["steps"] and warned[0].spent == -(-cap * 4 // 5)
     told.check_replay()
 
 

@@ -65,7 +65,7 @@ def test_every_bug_names_what_catches_it() -> None:
 @pytest.mark.parametrize(
     ("output", "named"),
     [
-        ("F\nFAILED tests/a.py::test_b[c d] - assert 1 == 2\n", "tests/a.py::test_b[c"),
+        ("F\nFAILED tests/a.py::test_b[c d] - assert 1 == 2\n", "tests/a.py::test_b[c d]"),
         ("ERROR tests/a.py - ImportError: no\n", ""),
         ("FAILED to start\n", ""),
         ("Traceback (most recent call last):\nNameError: name 'x'\n", ""),

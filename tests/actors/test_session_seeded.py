@@ -261,6 +261,34 @@ async def test_a_call_whose_arguments_never_ended_is_not_run(autojump_clock, ope
     assert ran == [1]
 
 
+async def test_work_that_nobody_wants_any_more_is_stopped_at_once(autojump_clock, open_checked) -> None:
+    """I8, L21: an interrupt cancels what runs; it does not merely stop waiting for it."""
+    stopped: list[str] = []
+
+    @tool
+    async def wait_long(name: str) -> str:
+        """Would take an hour."""
+        try:
+            await trio.sleep(3_600.0)
+        except trio.Cancelled:
+            stopped.append(name)
+            raise
+        return name
+
+    model = Scripted([reply(call("wait_long", name="a"), call("wait_long", name="b")), reply("Next.")])
+    async with open_checked(model, tools=[wait_long]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("wait") as turn:
+            async for event in turn:
+                if isinstance(event, CallStarted) and event.call.endswith("_1"):
+                    break
+            await trio.sleep(1.0)
+            begun = trio.current_time()
+            await session.interrupt()
+            assert sorted(stopped) == ["a", "b"] and trio.current_time() == begun
+        assert (await session.ask("go on")).text == "Next."
+
+
 def told(state: State, *commands: Any) -> State:
     for command in commands:
         _, state = step(state, command)
