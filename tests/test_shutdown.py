@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.messages import Outcome
 from trouper.journal import open_reader, verify
