@@ -195,7 +195,7 @@ class Conversation:
             assert TakeQueued not in kinds and DeliverBatch not in kinds
         runs = sum(isinstance(piece, t.RunTask | t.AwaitTaskStopped) for piece in work.values())
         assert runs == state.tasks.active
-        assert state.phase is not Phase.CLOSED or not work  # I20
+        assert state.phase is not Phase.CLOSED or not (work or state.tasks.live or state.schedules.active)  # I20
 
     def check_snapshot(self) -> None:
         """I12: a snapshot is the state, and snapshot and suffix are the full fold."""
@@ -555,8 +555,9 @@ def test_many_long_conversations_keep_every_invariant() -> None:
             if number % 40 == 39:
                 told.recover(choice)
         told.check_snapshot()
-        told.come_to_rest()
-        if seed % 2:
+        if seed % 3:  # Else it is closed in the middle of whatever it does.
+            told.come_to_rest()
+        if seed % 2 or not seed % 3:
             told.tell(Close(told.now(), "enough"))
             told.check_state()
             for family in families:
