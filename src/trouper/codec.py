@@ -25,6 +25,7 @@ import attrs
 import orjson
 from attrs import frozen
 from cattrs import Converter
+from cattrs.fns import identity
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
 from trouper._errors import WorldError
@@ -88,7 +89,7 @@ def _generate_structure_tuple(kind: Any) -> Callable[[Any, Any], Any]:
 
 def _generate_unstructure_tuple(kind: Any) -> Callable[[Any], list[Any]]:
     write = _converter.get_unstructure_hook(typing.get_args(kind)[0])
-    return lambda values: [write(value) for value in values]
+    return list if write is identity else lambda values: [write(value) for value in values]
 
 
 _converter.register_structure_hook_factory(_is_tuple_of, _generate_structure_tuple)

@@ -102,7 +102,8 @@ class Turn:
         if self.result is not None:
             raise StopAsyncIteration
         try:
-            event = await self._feed.receive()
+            queue = self._feed.queue
+            event = queue.popleft() if queue else await self._feed.receive()
         except Lagged:
             running = self._session._state.turn
             if running is None or running.number != self.number:

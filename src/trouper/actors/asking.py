@@ -65,6 +65,7 @@ class Asking:
             self._host.ground.environment.random,
             publish=self._host.publish_live if self._host.turn_feeds else None,
             on_retry=lambda attempt, fault, delay: self._host.tell(NoteRetry(turn, step_number, attempt, fault, delay)),
+            has_hooks=bool(outfit.hooks),
             on_note=lambda text, thinking: self._host.tell(NoteProgress(turn, step_number, text, thinking)),
         )
 
@@ -85,9 +86,9 @@ class Asking:
     async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft) -> DeliverReply:
         arguments: list[Json] = []
         preparations: list[Preparation] = []
-        if draft.open_calls:
+        if open_calls := draft.open_calls:
             preparer = preparer_for(self._host, outfit)
-            for call in draft.open_calls:
+            for call in open_calls:
                 prepared = await preparer.prepare(call)
                 arguments.append(prepared[0])
                 preparations.append(prepared[1])

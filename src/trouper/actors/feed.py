@@ -19,10 +19,11 @@ class Lagged(Exception):
 class Feed:
     """One reader's queue. `push` is a plain call; `receive` waits only when there is nothing."""
 
-    __slots__ = ("_ended", "_lagged", "_limit", "_only", "_queue", "_reader")
+    __slots__ = ("_ended", "_lagged", "_limit", "_only", "_reader", "queue")
 
     def __init__(self, limit: int, only: type | None = None) -> None:
-        self._queue: deque[Any] = deque()
+        #: What waits to be read, oldest first. A reader may take from it directly: saves a coroutine for each item.
+        self.queue: deque[Any] = deque()
         self._limit = limit
         # The one kind of event that the reader wants, if it wants but one.
         self._only = only
@@ -34,10 +35,10 @@ class Feed:
     def push(self, item: Any) -> None:
         if self._lagged or self._ended or (self._only is not None and type(item) is not self._only):
             return
-        if len(self._queue) >= self._limit:
+        if len(self.queue) >= self._limit:
             self._lagged = True
             return
-        self._queue.append(item)
+        self.queue.append(item)
         if self._reader is not None:
             reader, self._reader = self._reader, None
             trio.lowlevel.reschedule(reader)
@@ -51,7 +52,7 @@ class Feed:
 
     async def receive(self) -> Any:
         """The next item; `Lagged` once after a cut-off, `StopAsyncIteration` at the end."""
-        while not self._queue:
+        while not self.queue:
             if self._lagged:
                 self._lagged = False
                 raise Lagged
@@ -59,7 +60,7 @@ class Feed:
                 raise StopAsyncIteration
             self._reader = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
-        return self._queue.popleft()
+        return self.queue.popleft()
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._reader = None
@@ -73,4 +74,4 @@ class Feed:
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return len(self.queue)

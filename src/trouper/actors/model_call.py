@@ -56,6 +56,7 @@ class ModelCall:
         publish: Callable[[LiveEvent], None] | None = None,
         on_retry: Callable[[int, Fault, float], None] | None = None,
         on_note: Callable[[str, str], None] | None = None,
+        has_hooks: bool = False,
     ) -> None:
         self._model = model
         self._request = request
@@ -64,6 +65,8 @@ class ModelCall:
         self._publish = publish
         self._on_retry = on_retry
         self._on_note = on_note
+        #: Whether `finish` asks hooks about the calls.
+        self._has_hooks = has_hooks
         self.draft = Draft()
         self._noted_text = self._noted_thinking = 0
         self._noted = False
@@ -92,8 +95,8 @@ class ModelCall:
                     await trio.sleep(delay)
                 fault = await self._attempt(attempt, scope, step_end)
                 if fault is None:
-                    if self.draft.open_calls:
-                        scope.deadline = math.inf  # Hooks and policies take the time that they take.
+                    if self._has_hooks:
+                        scope.deadline = math.inf  # They take the time that they take.
                     return await finish(self.draft)
             if running.stopped:
                 return None
@@ -165,7 +168,9 @@ class ModelCall:
         text_id = f"m_{self._request.turn}_{self._request.step}"
         thinking_id = f"r_{self._request.turn}_{self._request.step}"
         slack = min(1.0, deadlines.idle_s * _DEADLINE_SLACK)
-        now = trio.current_time()
+        # Read for every piece: so from the clock itself, which trio's function would look up each time.
+        read_clock = trio.lowlevel.current_clock().current_time
+        now = read_clock()
         watch.deadline = min(now + deadlines.first_event_s, step_end)
         note_at = now + _FIRST_NOTE_S if self._on_note is not None else float("inf")
         limit = self._limits.reply_chars
@@ -178,7 +183,7 @@ class ModelCall:
                     self._on_retry(self._number, chunk.fault, 0.0)
                 continue
             draft.add(chunk)
-            now = trio.current_time()
+            now = read_clock()
             idle_end = now + deadlines.idle_s
             if not -slack < idle_end - watch.deadline < slack:
                 watch.deadline = min(idle_end, step_end)

@@ -159,6 +159,11 @@ class Inbox(Generic[M, R]):
         """The next message; raises `trio.EndOfChannel` where the `async for` would end."""
         return cast("M | Request[M, R]", await self._mailbox.take(trio.EndOfChannel))
 
+    @property
+    def has_more(self) -> bool:
+        """Whether `receive_nowait` has something to give."""
+        return self._mailbox.queue is not None
+
     def receive_nowait(self) -> M | Request[M, R]:
         """The next message if it is there already, else `trio.WouldBlock`: to handle in one go what arrived together."""
         return cast("M | Request[M, R]", self._mailbox.take_nowait())

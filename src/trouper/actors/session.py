@@ -467,14 +467,12 @@ class SessionActor:
 def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[Command | None, Reply[Any] | None]]:
     """What waits in the mailbox is decided together, and costs the disk one sync."""
     batch = [_opened(first)]
-    while True:
-        try:
-            batch.append(_opened(inbox.receive_nowait()))
-        except trio.WouldBlock:
-            return batch
+    while inbox.has_more:
+        batch.append(_opened(inbox.receive_nowait()))
+    return batch
 
 
 def _opened(message: Any) -> tuple[Command | None, Reply[Any] | None]:
-    if isinstance(message, Request):
+    if type(message) is Request:
         return message.payload, message.defer()
     return message, None
