@@ -50,11 +50,18 @@ class Redactor:
         for value in values:
             if len(value.strip()) >= KNOWN_MIN_CHARS:
                 plain = value.encode("utf-8", "replace")
+                forms.add(plain)
                 forms.add(json.dumps(value)[1:-1].encode("ascii"))
                 forms.add(base64.b64encode(plain).rstrip(b"="))
                 forms.add(base64.urlsafe_b64encode(plain).rstrip(b"="))
         if len(forms) != len(self._known):
             self._known = tuple(sorted(forms, key=len, reverse=True))
+
+    def text(self, text: str) -> str:
+        """The same for plain text; `text` itself if there is nothing to cut."""
+        data = text.encode("utf-8", "replace")
+        clean = self(data)
+        return text if clean is data else clean.decode("utf-8", "replace")
 
     def __call__(self, data: bytes) -> bytes:
         """`data` itself if there is nothing to cut."""

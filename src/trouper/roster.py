@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from trouper import codec
-from trouper._errors import InternalError, TrouperError
+from trouper._errors import TrouperError, WorldError
 from trouper.core import memory
 from trouper.core.ids import MEMORY_STREAM, is_session
 from trouper.core.memory import Memories
@@ -24,6 +24,12 @@ ACTIVE = "active"
 IDLE = "idle"
 
 
+class SessionDamaged(WorldError):
+    """A session of which the journal has lost records: it can be read, and forked before the hole, but not gone on with."""
+
+    exit_code = 65
+
+
 class Roster:
     """Sessions by name, from snapshot and suffix."""
 
@@ -32,8 +38,12 @@ class Roster:
         self._snapshot: Snapshot | None = log.snapshot()
         self._base = self._snapshot.seq if self._snapshot is not None else 0
         self._suffix: dict[str, list[bytes]] = {}
+        #: Something was lost, and a repair has said so: sessions may be damaged.
+        self.has_gaps = False
         for record in log.records(after=self._base):
-            if not is_gap(record.payload):
+            if is_gap(record.payload):
+                self.has_gaps = True
+            else:
                 self._suffix.setdefault(stream_of(record.payload), []).append(record.payload)
         #: Sessions that could not be folded, and why.
         self.unreadable: dict[str, str] = {}
@@ -127,8 +137,9 @@ def fold(payloads: Iterable[bytes], state: State | None = None, next_seq: int = 
         if n + len(events) <= next_seq:
             continue
         if n != next_seq:
-            raise InternalError(
-                f"session {session!r} has a hole before event {n} (expected {next_seq}); run `trouper journal verify`",
+            raise SessionDamaged(
+                f"session {session!r} has lost its events {next_seq} to {n - 1} and cannot go on; see what is left with `trouper journal show`, "
+                "go on from before the hole with `trouper journal replay --fork`, or use another session id",
                 session=session,
             )
         for event in events:

@@ -23,7 +23,7 @@ import trio
 from attrs import frozen
 
 from trouper import codec
-from trouper._errors import InternalError, TrouperError
+from trouper._errors import ConfigError, InternalError, TrouperError
 from trouper.actors.environment import Environment
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
@@ -47,7 +47,7 @@ from trouper.core.values import changed
 from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log
 from trouper.journal.format import is_gap
 from trouper.models.protocol import Model
-from trouper.roster import IDLE, Roster, encode_memories, encode_section, tag_of
+from trouper.roster import IDLE, Roster, SessionDamaged, encode_memories, encode_section, tag_of
 from trouper.services.desk import Desk, provided
 from trouper.services.memory import MemoryKeeper
 from trouper.services.overview import Overview
@@ -56,6 +56,7 @@ from trouper.session import Session
 from trouper.subscription import Subscription
 from trouper.tools.builtin.background import equipped
 from trouper.tools.context import Services
+from trouper.tools.contract import Tool
 from trouper.tools.errors import ToolError
 from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.hooks import Hooks
@@ -154,6 +155,8 @@ class Runtime(Overview):
         outfit = self._outfit_for(model, tools, budget)
         handle = self._handles.get(name)
         if handle is None or handle._ref.exit is not None:
+            if handle is None and self._roster.has_gaps:
+                self._roster.load(name)  # Raises for a session that has lost records, before an actor fails on it.
             handle = self._start(name, outfit, system)
         elif model is not None or tools is not None or budget is not None:
             handle._actor.outfit = outfit
@@ -190,8 +193,12 @@ class Runtime(Overview):
         found: dict[str, SessionInfo] = {}
         for name in self._roster.names():
             if name not in self._actors:
-                state, _ = self._roster.load(name)
-                found[name] = SessionInfo(name, state.phase.value, state.turns, False)
+                try:
+                    state, _ = self._roster.load(name)
+                except SessionDamaged:
+                    found[name] = SessionInfo(name, "damaged", 0, False)
+                else:
+                    found[name] = SessionInfo(name, state.phase.value, state.turns, False)
         for name, actor in self._actors.items():
             found[name] = SessionInfo(
                 name, actor.state.phase.value, actor.state.turns, self._handles[name]._ref.exit is None
@@ -312,7 +319,7 @@ class Runtime(Overview):
         if files is None:
             return False
         try:
-            await self.in_thread(lambda: files.write(path, text.encode("utf-8", "replace")))
+            await self.in_thread(lambda: files.write(path, self.redact.text(text).encode("utf-8", "replace")))
         except (ToolError, TrouperError, OSError) as error:
             logger.warning("session %s: an output was not kept: %s", session, error)
             return False
@@ -454,6 +461,7 @@ async def open_runtime(
     """
     limits = Limits() if limits is None else limits
     budget = Budget() if budget is None else budget
+    _check_arguments(root, model, tools, limits, budget, policies, hooks)
     environment = Environment() if environment is None else environment
     path = _root_path(root, durability)
     outfit = Outfit(
@@ -572,6 +580,28 @@ async def _close_models(runtime: Runtime) -> None:
         if (close := getattr(model, "aclose", None)) is not None:
             with trio.move_on_after(1.0):
                 await close()
+
+
+def _check_arguments(
+    root: object, model: object, tools: object, limits: object, budget: object, policies: object, hooks: object
+) -> None:
+    """A mistake in the call is told here, in the caller's words, and not by a session later."""
+    if root is not None and not os.fspath(root):  # type: ignore[call-overload]
+        raise ConfigError("the root is an empty name; give a directory, or leave it out for the default profile")
+    if model is not None and not callable(getattr(model, "stream", None)):
+        raise ConfigError(f"{model!r} is no model; give one of trouper.models, or an object with `stream(request)`")
+    if isinstance(tools, Tool | str) or not isinstance(tools, Iterable):
+        raise ConfigError(f"tools={tools!r} is no list of tools; write tools=[...]")
+    if not isinstance(limits, Limits):
+        raise ConfigError(f"limits={limits!r} is no Limits; write limits=Limits(...)")
+    if not isinstance(budget, Budget):
+        raise ConfigError(f"budget={budget!r} is no Budget; write budget=Budget(...)")
+    for what, given, kind in (("policies", policies, Rule), ("hooks", hooks, Hooks)):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ConfigError(f"{what}={given!r} is no list; write {what}=[{kind.__name__}(...)]")
+        for item in given:
+            if not isinstance(item, kind):
+                raise ConfigError(f"{item!r} in {what} is no {kind.__name__}; write {what}=[{kind.__name__}(...)]")
 
 
 def _root_path(root: str | os.PathLike[str] | None, durability: Level) -> str:

@@ -198,7 +198,15 @@ class SessionActor:
         replies: list[tuple[Reply[Any], State, Exception | None]] = []
         last, cleaned = 0, -1
         durable = stale = False
+        #: Why the session could not come into being; then nothing else can be done in it either.
+        unopened: Exception | None = None
+        if state.phase is Phase.NEW and type(batch[0][0]) is not OpenSession:
+            batch.insert(0, (OpenSession(self.session, self.now(), self.system, self.parent), None))
         for position, (command, reply) in enumerate(batch):
+            if unopened is not None:
+                if reply is not None:
+                    replies.append((reply, state, unopened))
+                continue
             if command is None:  # Only asks for the state.
                 if reply is not None:
                     replies.append((reply, state, None))
@@ -231,6 +239,8 @@ class SessionActor:
                     stale = True
                     self._ask_again(_ASKED_AGAIN[type(command)])
             except (CommandRejected, JournalFull) as refusal:
+                if isinstance(command, OpenSession):
+                    unopened = refusal
                 if isinstance(command, SpillCall):
                     # No record, no background run: then it has to end here (B2).
                     self.tell(CancelCall(command.call, self.now(), f"Its task could not be recorded: {refusal}"))

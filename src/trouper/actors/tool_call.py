@@ -56,7 +56,10 @@ async def run_tool(
             outcome, shaped = Outcome.ERROR, shape_output(result, limit=output_bytes, saved_as=saved_as)
         except ConnectionRequired as error:
             outcome, shaped = Outcome.ERROR, Shaped(str(error))
-        except Exception as error:
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # A library that gives up for the whole process ends its own call only.
             outcome, shaped = Outcome.ERROR, Shaped(INTERNAL)
             internal = "".join(traceback.format_exception(error))[-INTERNAL_CHARS:]
         else:

@@ -132,8 +132,9 @@ def _run(found: re.Match[str], tools: Mapping[str, ToolSpec]) -> Say | None:
     spec = tools.get(name)
     if spec is None:
         return None
+    declared = spec.parameters.get("properties", {})
     given = {
-        key: _value(text)
+        key: _value(text, as_text=declared.get(key, {}).get("type") == "string")
         for key, text in re.findall(r"([A-Za-z_]\w*)\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s,]+)", found["rest"])
     }
     return Say(f"I start {name}. ", f"The user wants {name}.", ((name, json.dumps(given)),))
@@ -149,8 +150,10 @@ def _slow(found: re.Match[str], tools: Mapping[str, ToolSpec]) -> Say | None:
     return None
 
 
-def _value(text: str) -> Json:
+def _value(text: str, *, as_text: bool = False) -> Json:
     text = text.rstrip(".,;!?") if text[-1:] not in "\"'" else text[1:-1]
+    if as_text:
+        return text
     try:
         return json.loads(text)
     except ValueError:
