@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_workload import entry
 
+from trouper.cli import main
 from trouper.journal import JournalExists, Log, MemoryDisk, open_log, open_reader, repair, retire, verify
 from trouper.journal.format import is_gap
 from trouper.testing import CrashDisk
@@ -130,6 +131,52 @@ def test_dropped_records_are_a_gap_with_that_reason() -> None:
     _, gaps = read(disk)
     assert gaps
     assert {gap["reason"] for gap in gaps} == {"dropped by an explicit command"}
+
+
+def test_a_last_segment_that_only_a_snapshot_remembers_is_a_gap() -> None:
+    """J10: nothing is dropped in silence; a snapshot made after record 60 tells that the journal went so far."""
+    disk = journal()
+    log = open_log(ROOT, disk=disk, segment_bytes=2000)
+    log.write_snapshot(60, [("s0", "", b"{}")])
+    log.abandon()
+    before, _ = read(disk, ROOT)
+    for path in reversed(segments(disk)):
+        held = [int(line.split(b" ")[0]) for line in disk.read_bytes(path).split(b"\n") if line[:1].isdigit()]
+        disk.unlink(path)
+        if held:
+            break
+    assert not verify(ROOT, disk=disk).ok
+    report = repair(ROOT, TARGET, disk=disk)
+    good, gaps = read(disk)
+    assert good == {seq: payload for seq, payload in before.items() if seq < held[0]}
+    assert [(gap["first"], gap["last"]) for gap in gaps] == [(held[0], 60)]
+    assert "a snapshot was made after 60" in str(gaps[0]["reason"])
+    assert (report.last, len(report.gaps)) == (60, 1)
+    assert verify(TARGET, disk=disk).ok
+
+
+def test_the_command_tells_damage_that_cost_nothing_from_lost_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """J10: a line that was put in between costs no record, and none is said to be lost."""
+    log = open_log(tmp_path / "j")
+    for number in range(6):
+        log.append(entry(number))
+        log.sync()
+    log.abandon()
+    path = tmp_path / "j" / "segment-00000001.log"
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:4], b"junk", *lines[4:]]))
+    assert main(["journal", "repair", str(tmp_path / "j"), str(tmp_path / "new")]) == 0
+    said = capsys.readouterr().out
+    assert "wrote 6 records" in said
+    assert "damage: after record 3, nothing known to be lost: " in said
+    assert "gap" not in said
+    path.write_bytes(b"\n".join([*lines[:4], b"junk", *lines[5:]]))
+    assert main(["journal", "repair", str(tmp_path / "j"), str(tmp_path / "other")]) == 0
+    said = capsys.readouterr().out
+    assert "wrote 5 records" in said
+    assert "gap: record 4: " in said
 
 
 def test_a_torn_tail_is_left_out_without_a_gap() -> None:

@@ -393,6 +393,12 @@ def _repair(options: argparse.Namespace) -> int:
         return 0
     out.line(f"wrote {plural(repaired.records, 'record')} to {clean_line(repaired.target)}")
     for gap in repaired.gaps:
-        lost = f"records {gap.first} to {gap.last}" if gap.last > gap.first else f"record {gap.first}"
-        out.line(f"{out.style('gap', 'yellow')}: {lost}: {clean_line(str(gap.damage))}")
+        if gap.last < gap.first:
+            word, lost = "damage", f"after record {gap.last}, nothing known to be lost"
+        elif gap.open_end:
+            upto = f"up to record {gap.last} at least" if gap.last > gap.first else "nobody knows how much"
+            word, lost = "gap", f"what came after record {gap.first - 1}, {upto}"
+        else:
+            word, lost = "gap", f"records {gap.first} to {gap.last}" if gap.last > gap.first else f"record {gap.first}"
+        out.line(f"{out.style(word, 'yellow')}: {lost}: {clean_line(str(gap.damage))}")
     return 0

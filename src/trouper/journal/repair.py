@@ -32,6 +32,7 @@ from trouper.journal.format import (
 from trouper.journal.reader import Reader, open_reader, opening_error
 from trouper.journal.salvage import Dropped, Gap, Salvage
 from trouper.journal.segment import Block, Damage
+from trouper.journal.snapshots import newest_snapshot
 
 
 @attrs.frozen
@@ -116,10 +117,28 @@ def _records(
             open_end = open_end or found
         elif isinstance(found, Gap):
             yield found.last, b"", found
+    known = _end_known(disk, reader)
     if open_end is not None:
         # How many records it cost nobody knows, so that the gap takes a sequence of its own.
-        gap = attrs.evolve(open_end, first=last + 1, last=last + 1)
-        yield last + 1, _payload(gap), gap
+        gap = attrs.evolve(open_end, first=last + 1, last=max(last + 1, known))
+        yield gap.last, _payload(gap), gap
+    elif known > last:
+        # Nothing in the segments tells that the last of them is gone; only a snapshot remembers how far they went.
+        live = reader.layout().live
+        file, size = (live.path, live.size) if live is not None else (reader.root, 0)
+        reason = f"the journal ends with record {last}, and a snapshot was made after {known}"
+        gap = Gap(last + 1, known, Damage(file, size, reason), open_end=True)
+        yield known, _payload(gap), gap
+
+
+def _end_known(disk: Disk, reader: Reader) -> int:
+    """The record that the newest snapshot was made after: so far the journal went, at least; 0 if there is none."""
+    live = reader.layout().live
+    snapshot = newest_snapshot(disk, reader.root, live.header.journal)[0] if live is not None else None
+    if snapshot is None:
+        return 0
+    snapshot.close()
+    return snapshot.seq
 
 
 def _payload(gap: Gap) -> bytes:
