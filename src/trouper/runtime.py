@@ -32,7 +32,7 @@ from trouper.actors.journal import JournalStatistics, JournalWriter
 from trouper.actors.permits import Permits
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.restart import Restart
-from trouper.actors.session import SessionActor, SessionEvent
+from trouper.actors.session import SESSION_RESTART, SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
 from trouper.actors.triggers import TRIGGER_RESTART, Act, When, run_trigger
 from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted
@@ -67,9 +67,6 @@ if TYPE_CHECKING:
     from trouper.stores.memory_store import MemoryStore
 
 logger = logging.getLogger("trouper.runtime")
-
-#: A session that crashes (a bug of ours, or of a hook) is rebuilt from the journal this often, then it stays down, visibly.
-SESSION_RESTART = Restart(on="failure", limit=5, within_s=60.0)
 
 
 @frozen

@@ -191,12 +191,14 @@ class Session(BackgroundSide):
         attachments: Sequence[Attachment] = (),
         output: type | Mapping[str, Json] | None = None,
         model: Model | None = None,
+        attended: bool = True,
     ) -> AbstractAsyncContextManager[Turn]:
         """Start a turn and stream it. Leaving the block early interrupts the turn.
 
-        `output`: a JSON Schema, or a class to get an object of, that the final text must follow. `model`: for this turn only.
+        `output`: a JSON Schema, or a class to get an object of, that the final text must follow. `model`: for this turn only. `attended`: whoever
+        reads the events can approve calls; if nobody can, calls that need an approval are denied.
         """
-        feed = Feed(self._actor.outfit.limits.subscriber_events)
+        feed = Feed(self._actor.outfit.limits.subscriber_events, attended=attended)
         return self._turn(feed, self._actor.turn_feeds, text, attachments, output, model)
 
     @asynccontextmanager
@@ -475,7 +477,15 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _schema_of(output: type | Mapping[str, Json] | None) -> Mapping[str, Json] | None:
-    if output is None or isinstance(output, Mapping):
+    if output is None:
+        return None
+    if isinstance(output, Mapping):
+        import jsonschema_rs
+
+        try:
+            jsonschema_rs.validator_for(dict(output))
+        except ValueError as error:
+            raise UsageError(f"output={dict(output)!r} is no valid JSON Schema: {error}; correct it") from None
         return output
     from trouper.tools.schema import schema_of
 

@@ -77,11 +77,11 @@ class Asking:
             return DeliverFault(turn, step_number, finished.fault, self._host.now(), partial, draft.usage)
 
         self.call = call
-        try:
-            return await call.run(running, finish)
-        finally:
-            if self.call is call:  # A turn that began meanwhile has put its own call here.
-                self.call = None
+        command = await call.run(running, finish)
+        # Not in a `finally`: when the whole session is cancelled, what was said so far is still to be recorded.
+        if self.call is call:  # A turn that began meanwhile has put its own call here.
+            self.call = None
+        return command
 
     async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft) -> DeliverReply:
         arguments: list[Json] = []

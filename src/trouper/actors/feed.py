@@ -19,9 +19,11 @@ class Lagged(Exception):
 class Feed:
     """One reader's queue. `push` is a plain call; `receive` waits only when there is nothing."""
 
-    __slots__ = ("_ended", "_lagged", "_limit", "_only", "_reader", "queue")
+    __slots__ = ("_ended", "_lagged", "_limit", "_only", "_reader", "attended", "queue")
 
-    def __init__(self, limit: int, only: type | None = None) -> None:
+    def __init__(self, limit: int, only: type | None = None, *, attended: bool = True) -> None:
+        #: Whether the reader is somebody who can be asked something.
+        self.attended = attended
         #: What waits to be read, oldest first. A reader may take from it directly: saves a coroutine for each item.
         self.queue: deque[Any] = deque()
         self._limit = limit

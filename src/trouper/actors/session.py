@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -21,6 +22,7 @@ from trouper.actors.feed import Feed
 from trouper.actors.ground import Ground, Outfit
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.request import Reply, Request
+from trouper.actors.restart import Restart
 from trouper.actors.running import Running
 from trouper.actors.runs import OBSERVED, RunGround
 from trouper.actors.watches import Watches
@@ -52,13 +54,16 @@ from trouper.core.settings import Limits
 from trouper.core.task_events import BeatTask, CreateTask, ReportTaskProgress, StartTask, WriteTaskOutput
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
 from trouper.core.values import changed
-from trouper.journal import Entry, JournalFull
+from trouper.journal import Entry, JournalError, JournalFull
 from trouper.models.protocol import Model
 from trouper.tools.deferral import TOOL_SEARCH, revealed_by
 from trouper.tools.hooks import AfterTool, AfterTurn, SessionEnded, SessionStarted
 
 logger = logging.getLogger("trouper.session")
 tools_logger = logging.getLogger("trouper.tools")
+
+#: A session that crashes (a bug of ours, or of a hook) is rebuilt from the journal this often, then it stays down, visibly.
+SESSION_RESTART = Restart(on="failure", limit=5, within_s=60.0)
 
 #: Commands that are worth nothing after a crash of the machine: written, but nobody waits for the disk (J1).
 _BUFFERED = (NoteProgress, NoteRetry, ReportTaskProgress, WriteTaskOutput, BeatTask)
@@ -107,6 +112,8 @@ class SessionActor:
     end_feeds: list[Feed] = field(factory=list)
     #: The first journal sequence of the batch that is on its way to the disk: not yet part of `state`.
     in_flight: int | None = None
+    #: When the actor crashed lately, in trio's time.
+    _crashes: list[float] = field(factory=list)
     _ref: Ref[Any, Any] | None = None
     _nursery: trio.Nursery | None = None
     _running: dict[WorkKey, Running] = field(factory=dict)
@@ -125,6 +132,23 @@ class SessionActor:
     # -- the loop
 
     async def run(self, inbox: Inbox[Any, Any]) -> None:
+        """The actor's life, once or, after a crash, once more."""
+        try:
+            await self._live(inbox)
+        except Exception:
+            now = trio.current_time()
+            self._crashes = [at for at in self._crashes if now - at < SESSION_RESTART.within_s] + [now]
+            if len(self._crashes) > SESSION_RESTART.limit:
+                self._end_feeds()  # That was the last one: nobody may wait for a turn that will never end.
+            raise
+        self._end_feeds()
+
+    def _end_feeds(self) -> None:
+        self.watches.end()
+        for feed in (*self.turn_feeds, *self.event_feeds, *self.end_feeds):
+            feed.end()
+
+    async def _live(self, inbox: Inbox[Any, Any]) -> None:
         self._ref = inbox.ref
         self._running = {}
         self._worker = Worker(self)
@@ -136,19 +160,25 @@ class SessionActor:
             self._nursery = nursery
             if self.outfit.hooks:
                 self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
-            await self._begin()
-            async for first in inbox:
-                await self._handle(_gather(first, inbox))
-                if self.state.phase is Phase.CLOSED:
-                    break
-            # Asked to stop, or closed: whatever runs is no longer wanted. What a crash would leave open is closed here.
-            if self.state.phase is not Phase.CLOSED and self.state.turn is not None:
-                with trio.CancelScope(shield=True):
-                    await self._handle([(Interrupt(self.now(), "the runtime is shutting down"), None)])
+            try:
+                await self._begin()
+                async for first in inbox:
+                    await self._handle(_gather(first, inbox))
+                    if self.state.phase is Phase.CLOSED:
+                        break
+            except trio.Cancelled:
+                # The tree around us is cancelled. The journal outlives us: it is told, as for any other interrupt.
+                with suppress(JournalError):
+                    await self._leave("the runtime was cancelled")
+                raise
+            await self._leave("the runtime is shutting down")
             nursery.cancel_scope.cancel()
-        self.watches.end()
-        for feed in (*self.turn_feeds, *self.event_feeds, *self.end_feeds):
-            feed.end()
+
+    async def _leave(self, reason: str) -> None:
+        """Whatever runs is no longer wanted. What a crash would leave open is closed here."""
+        if self.state.phase is not Phase.CLOSED and self.state.turn is not None:
+            with trio.CancelScope(shield=True):
+                await self._handle([(Interrupt(self.now(), reason), None)])
 
     async def _begin(self) -> None:
         """First of all close what a dead process left open, or come into being."""
@@ -350,7 +380,8 @@ class SessionActor:
 
     @property
     def is_watched(self) -> bool:
-        return bool(self.turn_feeds or self.event_feeds)
+        """Whether somebody is there who could approve a call."""
+        return bool(self.event_feeds) or any(feed.attended for feed in self.turn_feeds)
 
     # -- acting
 

@@ -60,7 +60,7 @@ async def _run(options: argparse.Namespace, prompt: str) -> int:
 async def _turn(session: Session, prompt: str, options: argparse.Namespace) -> TurnResult:
     out = Terminal()
     spoken = ""
-    async with session.turn(prompt, attachments=options.attach) as turn:
+    async with session.turn(prompt, attachments=options.attach, attended=False) as turn:
         async for event in turn:
             if options.json:
                 out.json({"session": session.id, **as_json(event)})
