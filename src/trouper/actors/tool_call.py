@@ -28,6 +28,13 @@ INTERNAL_CHARS = 8_000
 _NOTHING = Shaped(None)
 
 
+def alone(error: BaseException) -> BaseException:
+    """The error itself, out of the groups that a tool's nurseries put around a single one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
 async def run_tool(
     tool: Tool,
     call: CallId,
@@ -51,17 +58,18 @@ async def run_tool(
     with running.renew(started + timeout_s) as scope:
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
-        except ToolError as error:
-            result = ToolResult(str(error), is_error=True)
-            outcome, shaped = Outcome.ERROR, shape_output(result, limit=output_bytes, saved_as=saved_as)
-        except ConnectionRequired as error:
-            outcome, shaped = Outcome.ERROR, Shaped(str(error))
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # A library that gives up for the whole process ends its own call only.
-            outcome, shaped = Outcome.ERROR, Shaped(INTERNAL)
-            internal = "".join(traceback.format_exception(error))[-INTERNAL_CHARS:]
+        # A library that gives up for the whole process ends its own call only.
+        except (Exception, SystemExit) as caught:
+            outcome = Outcome.ERROR
+            match alone(caught):
+                case ToolError() as error:
+                    result = ToolResult(str(error), is_error=True)
+                    shaped = shape_output(result, limit=output_bytes, saved_as=saved_as)
+                case ConnectionRequired() as error:
+                    shaped = Shaped(str(error))
+                case _:
+                    shaped = Shaped(INTERNAL)
+                    internal = "".join(traceback.format_exception(caught))[-INTERNAL_CHARS:]
         else:
             outcome = Outcome.ERROR if result.is_error else Outcome.OK
             persist = bool(tool.hints.persist_output)

@@ -6,13 +6,36 @@ Durations are seconds. `None` means no limit, except where it says otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
+from trouper._errors import ConfigError
 from trouper.core.messages import Json
 
 OnRestart: TypeAlias = Literal["end", "resume"]
+
+
+def _number(*, least: float = 0, whole: bool = False, optional: bool = False) -> Any:
+    """A validator: a number of at least so much. A mistake is told where it is made, not by a session later."""
+
+    def check(instance: object, attribute: Any, value: object) -> None:
+        if value is None and optional:
+            return
+        right = isinstance(value, int) if whole else isinstance(value, int | float)
+        if not right or isinstance(value, bool) or not value >= least:  # type: ignore[operator]
+            what = f"{type(instance).__name__}.{attribute.name}"
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(f"{what}={value!r} makes no sense; give {kind} of at least {least:g}", setting=what)
+
+    return check
+
+
+_COUNT = _number(least=1, whole=True)
+_COUNT_OR_NONE = _number(whole=True, optional=True)
+_COUNT_OR_OFF = _number(whole=True)
+_SECONDS = _number()
+_SECONDS_OR_NONE = _number(optional=True)
 
 
 @frozen
@@ -20,12 +43,12 @@ class Budget:
     """What may be spent: per call (`inline_s`), and per session or runtime (the others). At 80 % a warning, then the turn ends (L25)."""
 
     #: How long a turn waits for a tool that can go on in the background (B1). 0: not at all.
-    inline_s: float = 0.3
-    tokens: int | None = None
-    steps: int | None = None
-    tool_calls: int | None = None
+    inline_s: float = field(default=0.3, validator=_SECONDS)
+    tokens: int | None = field(default=None, validator=_COUNT_OR_NONE)
+    steps: int | None = field(default=None, validator=_COUNT_OR_NONE)
+    tool_calls: int | None = field(default=None, validator=_COUNT_OR_NONE)
     #: Wall time of one turn.
-    wall_s: float | None = None
+    wall_s: float | None = field(default=None, validator=_SECONDS_OR_NONE)
 
 
 @frozen
@@ -70,30 +93,30 @@ class Limits:
     """Every bound of a runtime that a user may move."""
 
     #: Steps a turn; 0 means no cap (L2).
-    max_steps: int = 8
+    max_steps: int = field(default=8, validator=_COUNT_OR_OFF)
     #: Calls of one step that run at once (L8).
-    parallel_calls: int = 32
+    parallel_calls: int = field(default=32, validator=_COUNT)
     parallel_tool_calls: bool = True
     #: A tool's hard time-out, unless it has its own (B2).
-    tool_timeout_s: float = 120.0
+    tool_timeout_s: float = field(default=120.0, validator=_SECONDS)
     #: How long a cancelled tool's shielded clean-up may take before the runtime goes on without it (L21).
-    grace_s: float = 5.0
+    grace_s: float = field(default=5.0, validator=_SECONDS)
     deadlines: Deadlines = field(factory=Deadlines)
     retry: Retry = field(factory=Retry)
     compaction: Compaction = field(factory=Compaction)
     #: Identical call and result this many times in a row: a warning; `loop_end` more: the turn ends (L23).
-    loop_warn: int = 3
-    loop_end: int = 3
+    loop_warn: int = field(default=3, validator=_COUNT_OR_OFF)
+    loop_end: int = field(default=3, validator=_COUNT_OR_OFF)
     #: Into the model, per tool result (T9).
-    tool_output_bytes: int = 65_536
+    tool_output_bytes: int = field(default=65_536, validator=_COUNT)
     attachment_bytes: int = 20 * 1024 * 1024
     #: Text of one prompt.
-    input_chars: int = 4_000_000
+    input_chars: int = field(default=4_000_000, validator=_COUNT)
     #: Visible text, thinking and arguments of one reply; more than this ends the step as an error.
-    reply_chars: int = 32_000_000
-    approval_s: float = 3_600.0
-    runs_per_session: int = 5
-    runs_per_runtime: int = 64
+    reply_chars: int = field(default=32_000_000, validator=_COUNT)
+    approval_s: float = field(default=3_600.0, validator=_SECONDS)
+    runs_per_session: int = field(default=5, validator=_COUNT_OR_OFF)
+    runs_per_runtime: int = field(default=64, validator=_COUNT_OR_OFF)
     #: How often a background run says that it is alive (B8).
     heartbeat_s: float = 10.0
     #: How long ended tasks are kept before a sweep archives them; 0: for ever (B13).
@@ -105,13 +128,13 @@ class Limits:
     schedules_per_session: int = 5
     #: The shortest time between two fires of a schedule (B18).
     schedule_interval_s: float = 60.0
-    mailbox: int = 1_024
-    subscriber_events: int = 8_192
-    queued_inputs: int = 64
+    mailbox: int = field(default=1_024, validator=_COUNT)
+    subscriber_events: int = field(default=8_192, validator=_COUNT)
+    queued_inputs: int = field(default=64, validator=_COUNT)
     #: What becomes of a turn that was cut off by the end of the process (J12): ended visibly, or run on where it is safe.
     on_restart: OnRestart = "end"
     #: A snapshot is written after this many records, and at a clean end (J13).
-    snapshot_every: int = 20_000
+    snapshot_every: int = field(default=20_000, validator=_COUNT)
 
 
 @frozen

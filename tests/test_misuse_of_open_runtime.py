@@ -1,0 +1,121 @@
+"""Mistakes in the call of `open_runtime`, and what users do to it: told at once, in their own words; nothing hangs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from trouper import ConfigError, Scripted, ToolError, UsageError, open_runtime, tool
+from trouper.actors import session as session_actor
+from trouper.models.scripted import call, reply, stall
+from trouper.session import SessionEnded
+
+
+@tool
+async def fine() -> str:
+    """Works."""
+    return "fine"
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"model": "gemini"},
+        {"tools": fine},
+        {"tools": 5},
+        {"policies": ["allow"]},
+        {"hooks": [3]},
+        {"limits": 5},
+        {"budget": 5},
+        {"root": ""},
+    ],
+    ids=lambda mistake: next(iter(mistake)),
+)
+async def test_a_wrong_argument_is_named_at_the_call(mistake: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        async with open_runtime(**{"durability": "memory", **mistake}):
+            pass
+
+
+@pytest.mark.parametrize("schema", [{"type": "nope"}, {"type": "object", "properties": 5}])
+async def test_a_schema_that_is_none_is_refused_before_the_model_is_asked(schema: dict[str, Any]) -> None:
+    model = Scripted([reply("{}")])
+    async with open_runtime(model=model, durability="memory") as runtime:
+        with pytest.raises(UsageError, match="no valid JSON Schema"):
+            await (await runtime.session("s")).ask("x", output=schema)
+    assert model.requests == []
+
+
+async def test_nobody_waits_for_a_session_that_failed_for_good(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """I22: the turn of an actor that crashes once too often ends with an error, it does not hang."""
+    model = Scripted([reply("seen ", stall(5.0), "never")], exhausted="repeat")
+    async with open_runtime(model=model, durability="memory") as runtime:
+        session = await runtime.session("s")
+        real = session_actor.step
+
+        def step(state: Any, command: Any) -> Any:
+            if type(command).__name__ in ("DeliverReply", "Recover"):
+                raise MemoryError
+            return real(state, command)
+
+        monkeypatch.setattr(session_actor, "step", step)
+        with trio.fail_after(1_000), pytest.raises(SessionEnded):
+            await session.ask("x")
+
+
+async def test_a_cancel_around_the_runtime_is_recorded_as_an_interrupt(
+    tmp_path: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    """L15, L21: also when the application's own nursery is what is cancelled; what was said is kept."""
+    with trio.move_on_after(1.0):
+        async with open_runtime(
+            tmp_path, model=Scripted([reply("seen text ", stall(30.0))]), durability="write"
+        ) as runtime:
+            await (await runtime.session("s")).ask("x")
+    async with open_runtime(tmp_path, model=Scripted([reply("hello")]), durability="write") as runtime:
+        session = await runtime.session("s")
+        assert session.last is not None
+        assert (session.last.stop_reason, session.last.text) == ("interrupt", "seen text ")
+        assert (await session.ask("go on")).text == "hello"
+
+
+async def test_a_tool_error_out_of_a_nursery_is_the_models_to_see_and_an_exit_is_no_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """T2, L20"""
+
+    @tool
+    async def grouped() -> None:
+        """Fails inside a nursery."""
+        async with trio.open_nursery():
+            raise ToolError("readable")
+
+    @tool
+    async def leaves() -> None:
+        """Wants to end the process."""
+        raise SystemExit(3)
+
+    model = Scripted([reply(call("grouped"), call("leaves")), reply("I see.")])
+    async with open_runtime(model=model, tools=[grouped, leaves], durability="memory") as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("x")).text == "I see."
+        told = [answer.content for answer in session.history[2].answers]
+        assert told[0] == "readable"
+        assert "internal error" in told[1]
+
+
+async def test_a_turn_that_nobody_attends_denies_what_needs_an_approval(autojump_clock: trio.testing.MockClock) -> None:
+    """T4: silence is never approval, and nobody is made to wait for it."""
+    asks = fine.with_(policy="requires_approval")
+    model = Scripted([reply(call("fine")), reply("Denied, then.")])
+    async with open_runtime(model=model, tools=[asks], durability="memory") as runtime:
+        session = await runtime.session("s")
+        async with session.turn("x", attended=False) as turn:
+            async for _ in turn:
+                pass
+        assert turn.result is not None
+        assert turn.result.text == "Denied, then."
