@@ -119,3 +119,16 @@ async def test_a_turn_that_nobody_attends_denies_what_needs_an_approval(autojump
                 pass
         assert turn.result is not None
         assert turn.result.text == "Denied, then."
+
+
+async def test_what_was_said_before_a_silence_is_on_record(autojump_clock: trio.testing.MockClock) -> None:
+    """J1, L13: no later chunk has to come for it."""
+    model = Scripted([reply("I have wired the money. ", stall(60.0))])
+    async with open_runtime(model=model, durability="memory") as runtime:
+        session = await runtime.session("s")
+        async with session.turn("x") as turn:
+            with trio.move_on_after(2.0):
+                async for _ in turn:
+                    pass
+            assert session.state.turn is not None
+            assert session.state.turn.draft_text == "I have wired the money. "

@@ -29,6 +29,7 @@ from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
 from trouper.actors.ground import Outfit
 from trouper.actors.journal import JournalStatistics, JournalWriter
+from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.restart import Restart
@@ -105,6 +106,7 @@ class Runtime(Overview):
         self.writer = writer
         self.environment = environment
         self.epoch = log.epoch
+        self.notes = Notes()
         self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())
         self.permits = Permits()
         self._starts = 0
@@ -407,6 +409,7 @@ class Runtime(Overview):
             self.permits.hold(name, self._roster.load(name)[0].tasks.active)
         for name in names:
             self._start(name, self._outfit, None)
+        self._supervisor.spawn("notes", self.notes.run, restart=SESSION_RESTART)
         self._snapshots = self._supervisor.spawn("snapshots", self._keep_snapshots, restart=SESSION_RESTART, mailbox=1)
 
     async def _keep_snapshots(self, inbox: Inbox[None, None]) -> None:

@@ -77,7 +77,12 @@ class Asking:
             return DeliverFault(turn, step_number, finished.fault, self._host.now(), partial, draft.usage)
 
         self.call = call
-        command = await call.run(running, finish)
+        notes = self._host.ground.notes
+        notes.add(call)
+        try:
+            command = await call.run(running, finish)
+        finally:
+            notes.discard(call)
         # Not in a `finally`: when the whole session is cancelled, what was said so far is still to be recorded.
         if self.call is call:  # A turn that began meanwhile has put its own call here.
             self.call = None

@@ -11,6 +11,7 @@ from trouper import codec
 from trouper.actors.environment import Environment
 from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalWriter
+from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
 from trouper.actors.runs import RunGround, RunHost
 from trouper.core.commands import Command
@@ -63,6 +64,8 @@ class Ground(RunGround, Protocol):
     writer: JournalWriter
     environment: Environment
     epoch: int
+    #: Sees to it that what a model has said is recorded while it speaks.
+    notes: Notes
 
     async def load(self, session: str) -> tuple[State, int]:
         """State and next event number of a session, from the journal; a new one if it is not there."""

@@ -198,14 +198,15 @@ class ModelCall:
                     case _:
                         pass
             if now >= note_at:
-                self._note()
+                self.note()
                 note_at = now + _NOTE_EVERY_S
             if draft.chars > limit:
                 raise ModelFault(f"the reply is longer than {limit} characters; the limit is Limits.reply_chars")
             if draft.done is not None:
                 return
 
-    def _note(self) -> None:
+    def note(self) -> None:
+        """Have what was said since the last note recorded, in case nothing else comes of it."""
         # Whole words only: a key must not slip through in two halves (J8).
         text, thinking = _whole_words(self.draft.text), _whole_words(self.draft.thinking)
         more = len(text) > self._noted_text or len(thinking) > self._noted_thinking

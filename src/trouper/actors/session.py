@@ -168,8 +168,9 @@ class SessionActor:
                         break
             except trio.Cancelled:
                 # The tree around us is cancelled. The journal outlives us: it is told, as for any other interrupt.
-                with suppress(JournalError):
-                    await self._leave("the runtime was cancelled")
+                if not nursery.cancel_scope.cancel_called:  # Else it is a child that crashed, and we begin again.
+                    with suppress(JournalError):
+                        await self._leave("the runtime was cancelled")
                 raise
             await self._leave("the runtime is shutting down")
             nursery.cancel_scope.cancel()
