@@ -156,24 +156,25 @@ class SessionActor:
         # One for each start: what an actor that crashed had running is gone, although the process is not.
         self._owner = self.ground.new_owner()
         self.ground.permits.hold(self.session, self.state.tasks.active)
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            if self.outfit.hooks:
-                self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
-            try:
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                if self.outfit.hooks:
+                    self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
                 await self._begin()
                 async for first in inbox:
                     await self._handle(_gather(first, inbox))
                     if self.state.phase is Phase.CLOSED:
                         break
-            except trio.Cancelled:
-                # The tree around us is cancelled. The journal outlives us: it is told, as for any other interrupt.
-                if not nursery.cancel_scope.cancel_called:  # Else it is a child that crashed, and we begin again.
-                    with suppress(JournalError):
-                        await self._leave("the runtime was cancelled")
-                raise
-            await self._leave("the runtime is shutting down")
-            nursery.cancel_scope.cancel()
+                await self._leave("the runtime is shutting down")
+                nursery.cancel_scope.cancel()
+        except BaseException as error:
+            self._nursery = None
+            if _is_cancel(error):
+                # The tree around us is cancelled. The journal outlives us: it is told, as of any other interrupt.
+                with suppress(JournalError):
+                    await self._leave("the runtime was cancelled")
+            raise
 
     async def _leave(self, reason: str) -> None:
         """Whatever runs is no longer wanted. What a crash would leave open is closed here."""
@@ -371,7 +372,8 @@ class SessionActor:
                     pass
 
     def _tell_hooks(self, event: AfterTurn | AfterTool | SessionStarted | SessionEnded) -> None:
-        assert self._nursery is not None
+        if self._nursery is None:
+            return
         for hook in self.outfit.hooks:
             self._nursery.start_soon(hook.tell, event)
 
@@ -387,6 +389,8 @@ class SessionActor:
     # -- acting
 
     def _reconcile(self) -> tuple[Running, ...]:
+        if self._nursery is None:
+            return ()  # All work has ended with the nursery.
         wanted = outstanding(self.state)
         running = self._running
         cancelled: list[Running] = []
@@ -399,7 +403,6 @@ class SessionActor:
         for key, work in wanted.items():
             if key not in running:
                 running[key] = started = Running()
-                assert self._nursery is not None
                 self._nursery.start_soon(self._worker.run, work, started)
         return tuple(cancelled)
 
@@ -504,6 +507,13 @@ class SessionActor:
         except (MailboxFull, ActorGone):
             return False
         return True
+
+
+def _is_cancel(error: BaseException) -> bool:
+    """Whether it is a cancel and nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_cancel, error.exceptions))
+    return isinstance(error, trio.Cancelled)
 
 
 def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[Command | None, Reply[Any] | None]]:
