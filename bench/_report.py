@@ -1,7 +1,7 @@
 """How every benchmark prints: one table with absolute figures and the ratio to a rival or limit of the same run, or JSON lines.
 
-    rows = [Row("ask round trip", 21.4, "us", "bare trio channels", 30.1)]
-    print_rows(rows, as_json=arguments.json)
+rows = [Row("ask round trip", 21.4, "us", "bare trio channels", 30.1)]
+print_rows(rows, as_json=arguments.json)
 """
 
 from __future__ import annotations

@@ -399,7 +399,9 @@ async def test_without_a_record_there_is_no_background_run(open_checked: Any, au
                 if type(event).__name__ == "CallStarted":
                     await probe.started_event.wait()
                     disk.fill(leaving=0)
-                    await session.notify("Ding", wake=False)  # The first write that finds no room: the reserve takes it.
+                    await session.notify(
+                        "Ding", wake=False
+                    )  # The first write that finds no room: the reserve takes it.
         assert turn.result is not None
         assert probe.cancelled == ["call_1_1_0"] and not session.tasks()
         disk.capacity = None

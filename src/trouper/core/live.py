@@ -80,5 +80,13 @@ class CaughtUp:
 
 
 LiveEvent: TypeAlias = (
-    TextDelta | ThinkingDelta | CallAnnounced | ToolProgress | ToolStatus | ToolOutput | Narration | QuestionAsked | CaughtUp
+    TextDelta
+    | ThinkingDelta
+    | CallAnnounced
+    | ToolProgress
+    | ToolStatus
+    | ToolOutput
+    | Narration
+    | QuestionAsked
+    | CaughtUp
 )
