@@ -179,6 +179,80 @@ def test_the_command_tells_damage_that_cost_nothing_from_lost_records(
     assert "gap: record 4: " in said
 
 
+@pytest.mark.parametrize("at", [0, 20, 60, 100])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_flipped_bit_in_a_header_costs_no_record(which: int, at: int) -> None:
+    """J10: what stands behind the header is as good as before."""
+    disk = journal()
+    before, _ = read(disk, ROOT)
+    path = segments(disk)[which]
+    data = bytearray(disk.read_bytes(path))
+    data[at] ^= 1
+    disk.write_bytes(path, bytes(data))
+    assert [damage.file for damage in verify(ROOT, disk=disk).damage] == [path]
+    report = repair(ROOT, TARGET, disk=disk)
+    assert read(disk) == (before, [])
+    assert [(gap.damage.file, gap.last - gap.first) for gap in report.gaps] == [(path, -1)]
+    assert verify(TARGET, disk=disk).ok
+
+
+def test_a_journal_of_one_segment_survives_its_header() -> None:
+    disk = journal(10)
+    before, _ = read(disk, ROOT)
+    (path,) = segments(disk)
+    disk.write_bytes(path, b"x" + disk.read_bytes(path)[1:])
+    assert repair(ROOT, TARGET, disk=disk).records == 10
+    assert read(disk) == (before, [])
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_behind_a_lost_segment_a_bad_header_costs_a_record_at_most(readable: bool) -> None:
+    """The checksum that the first record follows from stands in the lost segment, and in the header, if it can still be read there."""
+    disk = journal()
+    before, _ = read(disk, ROOT)
+    gone, path = segments(disk)[1:3]
+    disk.unlink(gone)
+    lines = disk.read_bytes(path).split(b"\n")
+    first = int(lines[1].split(b" ")[0])
+    head = b"x" + lines[0][1:]
+    disk.write_bytes(path, b"\n".join([head if readable else head.replace(b"previous", b"prev:ous"), *lines[1:]]))
+    repair(ROOT, TARGET, disk=disk)
+    good, gaps = read(disk)
+    begin, behind = int(str(gaps[0]["first"])), first if readable else first + 1
+    assert good == {seq: payload for seq, payload in before.items() if seq not in range(begin, behind)}
+    assert gaps[-1]["last"] == behind - 1
+
+
+def test_a_segment_of_another_journal_is_not_taken_because_its_header_is_bad() -> None:
+    """Nothing of it follows from its neighbours."""
+    disk = journal()
+    before, _ = read(disk, ROOT)
+    other = CrashDisk()
+    log = open_log(ROOT, disk=other, segment_bytes=2000)
+    for number in range(60):
+        log.append(entry(number, id=f"x{number}"))
+        log.sync()
+    log.abandon()
+    for path in segments(disk)[1:2]:
+        disk.write_bytes(path, b"x" + other.read_bytes(path)[1:])
+    repair(ROOT, TARGET, disk=disk)
+    good, gaps = read(disk)
+    assert len(gaps) == 1
+    assert good.items() < before.items()
+
+
+def test_an_emptied_segment_is_one_gap() -> None:
+    disk = journal()
+    before, _ = read(disk, ROOT)
+    path = segments(disk)[1]
+    held = [int(line.split(b" ")[0]) for line in disk.read_bytes(path).split(b"\n") if line[:1].isdigit()]
+    disk.write_bytes(path, b"")
+    repair(ROOT, TARGET, disk=disk)
+    good, gaps = read(disk)
+    assert good == {seq: payload for seq, payload in before.items() if seq not in held}
+    assert [(gap["first"], gap["last"], gap["file"]) for gap in gaps] == [(held[0], held[-1], path)]
+
+
 def test_a_torn_tail_is_left_out_without_a_gap() -> None:
     disk = journal()
     path = segments(disk)[-1]

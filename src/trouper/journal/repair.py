@@ -67,11 +67,11 @@ def repair(
             raise JournalExists(f"the target {taken!r} exists already; give another, or remove it first", root=taken)
     try:
         disk.make_dirs(building)
-        epoch = max((segment.header.epoch for segment in reader.layout().segments), default=0) + 1
-        rewriting = _Rewriting(disk, building, new_id(), epoch, segment_bytes)
+        salvage = Salvage(reader)
+        rewriting = _Rewriting(disk, building, new_id(), salvage.newest_epoch() + 1, segment_bytes)
         gaps: list[Gap] = []
         try:
-            for seq, payload, gap in _records(disk, reader, rewriting.keep_blob):
+            for seq, payload, gap in _records(disk, reader, salvage, rewriting.keep_blob):
                 if gap is not None:
                     gaps.append(gap)
                 if payload:
@@ -87,10 +87,9 @@ def repair(
 
 
 def _records(
-    disk: Disk, reader: Reader, keep_blob: Callable[[str, bytes], None]
+    disk: Disk, reader: Reader, salvage: Salvage, keep_blob: Callable[[str, bytes], None]
 ) -> Iterator[tuple[int, bytes, Gap | None]]:
     """Each record, and each gap with the payload of its line; a gap in which no record is known to be missing has no payload."""
-    salvage = Salvage(reader)
     last = 0
     open_end: Gap | None = None
     for found in salvage.walk():

@@ -2,21 +2,28 @@
 
 `verify` counts what this finds, `repair` writes it down. A gap ends at the next record that is known to be good: one whose checksum follows
 from the one before it. The first whole record behind unreadable bytes has nothing to follow from; it is taken if its JSON is whole, and the gap
-names it as unverified.
+names it as unverified. A segment whose header is unreadable is taken if its neighbours, or what is left of the header, show that it belongs here:
+its footer and its lines tell where it begins.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator
 
 import attrs
 
 from trouper.journal._errors import JournalDamaged
 from trouper.journal.disk import File
-from trouper.journal.format import is_gap, parse_line, stream_of
+from trouper.journal.format import LINE_BYTES_MAX, Header, Line, is_gap, parse_line, segment_number, stream_of
 from trouper.journal.reader import Reader, look_inside
-from trouper.journal.segment import Block, Damage, Scan, Segment, judge_tail, scan_segment
+from trouper.journal.segment import Block, Damage, Scan, Segment, judge_tail, look_at_end, scan_segment
+
+#: What a damaged header may still say. Neither is believed: an epoch may be too high, and a checksum must fit the record behind it.
+_EPOCH = re.compile(rb'"epoch":([0-9]{1,9})')
+_PREVIOUS = re.compile(rb'"previous":"([0-9a-f]{8})"')
 
 
 @attrs.frozen
@@ -63,8 +70,13 @@ class Salvage:
         self.segments = 0
         self.bytes = 0
 
+    def newest_epoch(self) -> int:
+        """The newest epoch of any segment; 0 if there is none."""
+        parts, _ = self._parts()
+        return max((part.header.epoch for part in parts if isinstance(part, Segment)), default=0)
+
     def walk(self) -> Iterator[Found]:
-        parts = self._reader.layout().parts
+        parts, restored = self._parts()
         # What is wrong with names, ends and links of files; each is told once, with the records that it cost, if any.
         told = [part for part in parts if isinstance(part, Damage)]
         segments = _in_order([part for part in parts if isinstance(part, Segment)])
@@ -75,6 +87,14 @@ class Salvage:
                 told.append(Damage(segment.path, 0, f"the segment repeats records from {header.first}"))
                 continue
             self.segments += 1
+            is_last = segment is parts[-1]
+            if segment.path in restored:
+                yield Gap(self.last + 1, self.last, restored[segment.path])
+                # A crash tears no header: what is bad there is no torn tail.
+                is_last = is_last and segment.header_bytes > 0
+                if header.first == self.last + 1:
+                    # Better than what is left of the header.
+                    segment = attrs.evolve(segment, header=attrs.evolve(header, previous=self.checksum))
             if header.first > self.last + 1:
                 damage = next((each for each in told if each.file not in paths), told[0] if told else None)
                 if damage is not None:
@@ -82,12 +102,76 @@ class Salvage:
                 else:
                     damage = Damage(segment.path, 0, f"records {self.last + 1} to {header.first - 1} are missing")
                 yield self._gap_until(header.first - 1, damage)
-            self.checksum = header.previous
-            yield from self._segment(segment, is_last=segment is parts[-1])
+            self.checksum = segment.header.previous
+            yield from self._segment(segment, is_last=is_last)
         end = segments[-1].path if segments else ""
         for damage in told:
             # A file behind the last good one may have held any number of records.
             yield Gap(self.last + 1, self.last, damage, open_end=damage.file > end)
+
+    def _parts(self) -> tuple[list[Segment | Damage], dict[str, Damage]]:
+        """The layout, with each segment that can be read in spite of its header; and, by path, what is wrong with those."""
+        layout = self._reader.layout()
+        sound = {segment.path for segment in layout.segments}
+        ours = _in_order(list(layout.segments))
+        journal = ours[0].header.journal if ours else ""
+        numbered = {segment.number: segment for segment in ours}
+        parts: list[Segment | Damage] = []
+        restored: dict[str, Damage] = {}
+        for part in layout.parts:
+            number = segment_number(os.path.basename(part.file)) if isinstance(part, Damage) else None
+            if isinstance(part, Damage) and number is not None and part.offset == 0 and part.file not in sound:
+                guess = Header(journal=journal, number=number, epoch=0, first=0, previous=0, level="")
+                found = self._restore(guess, part.file, numbered.get(number - 1), numbered.get(number + 1))
+                if found is not None:
+                    numbered[number] = found
+                    streams = found.footer.streams if found.footer is not None else ()
+                    restored[part.file] = attrs.evolve(part, sessions=streams)
+                    parts.append(found)
+                    continue
+            parts.append(part)
+        return parts, restored
+
+    def _restore(self, guess: Header, path: str, before: Segment | None, after: Segment | None) -> Segment | None:
+        """A segment whose header is damaged, from its footer, its lines and its neighbours; None if nothing shows that it belongs here."""
+        try:
+            file = self._reader.open_segment(Segment(path, 0, guess, 0, None, 0))
+        except FileNotFoundError:
+            return None
+        try:
+            size = file.size()
+            head = file.pread(4096, 0)
+            start = head.find(b"\n") + 1
+            footer, end, problem = look_at_end(file, size, start)
+            line = _line_at(file, start, end)
+            if footer is not None:
+                first = footer.first
+            elif before is not None and before.footer is not None:
+                first = before.footer.last + 1
+            elif guess.number == 1:
+                first = 1
+            elif line is not None:
+                first = line.first
+            else:
+                return None
+            if footer is not None and after is not None and after.header.first == footer.last + 1:
+                belongs = after.header.previous == footer.checksum
+            elif guess.journal.encode() in head[:start]:
+                belongs = line is not None or footer is not None
+            else:
+                previous = before.footer.checksum if before is not None and before.footer is not None else 0
+                belongs = next(Scan(file, start, end, first - 1, previous).blocks(), None) is not None
+            if not belongs:
+                return None
+            epochs = [int(number) for number in _EPOCH.findall(head[:start])]
+            epoch = max([*epochs, *(each.header.epoch for each in (before, after) if each is not None)], default=1)
+            said = _PREVIOUS.search(head[:start])
+            header = attrs.evolve(guess, first=first, epoch=epoch, previous=int(said[1], 16) if said else 0)
+            # Without a record behind it, nobody knows where the header ends; then its line is a bad one like any other.
+            start = start if line is not None else 0
+            return Segment(path, size, header, start, footer, end, problem)
+        finally:
+            file.close()
 
     def _gap_until(self, last: int, damage: Damage) -> Gap:
         gap = Gap(self.last + 1, max(last, self.last), damage)
@@ -198,6 +282,13 @@ def _in_order(segments: list[Segment]) -> list[Segment]:
     return sorted(
         (segment for segment in segments if segment.header.journal == journal), key=lambda segment: segment.header.first
     )
+
+
+def _line_at(file: File, offset: int, end: int) -> Line | None:
+    """The line that begins here, if it has the form of a record."""
+    block = file.pread(max(0, min(LINE_BYTES_MAX, end - offset)), offset)
+    cut = block.find(b"\n")
+    return parse_line(block[:cut]) if cut >= 0 else None
 
 
 def _is_json(payload: bytes) -> bool:

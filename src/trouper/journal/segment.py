@@ -104,13 +104,14 @@ def look_at(file: File, path: str) -> Segment | Damage:
     header = Header.decode(head[:end]) if end >= 0 else None
     if header is None:
         return Damage(path, 0, "the header of the segment is damaged")
-    footer, records_end, reason = _look_at_end(file, size, end + 1)
+    footer, records_end, reason = look_at_end(file, size, end + 1)
     if footer is not None and (footer.first != header.first or footer.last < header.first - 1):
         return Damage(path, records_end, "the footer does not belong to the header", footer.streams)
     return Segment(path, size, header, end + 1, footer, records_end, reason)
 
 
-def _look_at_end(file: File, size: int, header_bytes: int) -> tuple[Footer | None, int, str]:
+def look_at_end(file: File, size: int, header_bytes: int) -> tuple[Footer | None, int, str]:
+    """The footer, where the records end, and why a file that has a trailer has no footer."""
     offset = decode_trailer(file.pread(TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
     if offset is None:
         return None, size, ""
