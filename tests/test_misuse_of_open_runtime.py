@@ -9,6 +9,7 @@ import trio
 
 from trouper import ConfigError, Scripted, ToolError, UsageError, open_runtime, tool
 from trouper.actors import session as session_actor
+from trouper.core.notification import NotificationsAcknowledged
 from trouper.models.scripted import call, reply, stall
 from trouper.session import SessionEnded
 
@@ -132,3 +133,29 @@ async def test_what_was_said_before_a_silence_is_on_record(autojump_clock: trio.
                     pass
             assert session.state.turn is not None
             assert session.state.turn.draft_text == "I have wired the money. "
+
+
+async def test_changing_one_thing_of_an_open_session_leaves_the_rest_as_it_was(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """M6: a session's own model stays when only its tools are changed."""
+    own = Scripted([reply("from its own model")])
+    async with open_runtime(model=Scripted([reply("from the runtime's")]), durability="memory") as runtime:
+        await runtime.session("s", model=own)
+        session = await runtime.session("s", tools=[fine])
+        assert (await session.ask("x")).text == "from its own model"
+
+
+async def test_what_waits_is_listed_however_much_is_settled(autojump_clock: trio.testing.MockClock) -> None:
+    """B14"""
+    async with open_runtime(model=Scripted([reply("ok")], exhausted="repeat"), durability="memory") as runtime:
+        session = await runtime.session("s")
+        for number in range(5):
+            await session.notify(f"old {number}")
+        async for told in session.events():
+            if isinstance(told.event, NotificationsAcknowledged):
+                break
+        with session.hold_notifications():
+            await session.notify("new")
+            listed = [each.notification.title for each in runtime.notifications(limit=2)]
+            assert listed == ["old 4", "new"]

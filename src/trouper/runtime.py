@@ -151,19 +151,21 @@ class Runtime(Overview):
     ) -> Session:
         """Open a session: a new one, or the one that the journal knows under this name."""
         name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
-        outfit = self._outfit_for(model, tools, budget)
         handle = self._handles.get(name)
         if handle is None or handle._ref.exit is not None:
+            outfit = self._outfit_for(self._outfit, model, tools, budget)
             if handle is None and self._roster.has_gaps:
                 self._roster.load(name)  # Raises for a session that has lost records, before an actor fails on it.
             handle = self._start(name, outfit, system)
         elif model is not None or tools is not None or budget is not None:
-            handle._actor.outfit = outfit
+            handle._actor.outfit = self._outfit_for(handle._actor.outfit, model, tools, budget)
         await handle._opened(system)
         return handle
 
-    def _outfit_for(self, model: Model | None, tools: Iterable[ToolSource] | None, budget: Budget | None) -> Outfit:
-        usual = self._outfit
+    def _outfit_for(
+        self, usual: Outfit, model: Model | None, tools: Iterable[ToolSource] | None, budget: Budget | None
+    ) -> Outfit:
+        """`usual`, but for what was given."""
         return Outfit(
             model=usual.model if model is None else model,
             registry=usual.registry if tools is None else self._checked(equipped(tools)),

@@ -33,6 +33,9 @@ class TaskDetail:
     entries: tuple[Entry, ...]
 
 
+_SETTLED = (NotificationState.ACKNOWLEDGED, NotificationState.EXPIRED)
+
+
 @frozen
 class SessionNotification:
     session: str
@@ -127,7 +130,7 @@ class Overview:
     def notifications(
         self, *, state: NotificationState | str | None = None, session: str | None = None, limit: int = 50
     ) -> tuple[SessionNotification, ...]:
-        """Pending ones and the last of those that are settled; the oldest first."""
+        """Pending ones and the last of those that are settled, the oldest first; past `limit` the oldest settled ones are left out."""
         wanted = NotificationState(state) if isinstance(state, str) else state
         found = [
             SessionNotification(name, each)
@@ -135,7 +138,10 @@ class Overview:
             for each in (*known.notifications.settled.values(), *known.notifications.pending.values())
             if wanted is None or each.state is wanted
         ]
-        return tuple(sorted(found, key=lambda each: (each.notification.created_at, each.notification.id))[:limit])
+        found.sort(key=lambda each: (each.notification.created_at, each.notification.id))
+        settled = [each for each in found if each.notification.state in _SETTLED]
+        dropped = {id(each) for each in settled[: max(0, len(found) - limit)]}
+        return tuple([each for each in found if id(each) not in dropped][:limit])
 
     @property
     def schedules(self) -> ScheduleBook:
