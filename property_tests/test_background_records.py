@@ -76,6 +76,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "request": json,
     "answer": json,
     "result_path": st.none() | texts,
+    "internal": st.none() | texts,
     "action": st.builds(s.ScheduledRun, texts, json, texts, st.booleans()) | st.builds(s.ScheduledMessage, texts),
     "when": st.builds(s.OneShot, times) | st.builds(s.Cron, texts, texts),
 }

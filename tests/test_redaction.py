@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 
 import pytest
 import trio
@@ -49,9 +50,16 @@ def test_short_values_are_not_looked_for_and_nothing_is_shown() -> None:
 
 
 async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
-    tmp_path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    tmp_path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A tool that betrays its secret in a result, in an error and in an exception; a model that repeats it, split over its deltas."""
+
+    # The command line, run in this process by other tests, keeps the log to itself.
+    monkeypatch.setattr(logging.getLogger("trouper"), "propagate", True)
+    caplog.set_level(logging.ERROR, logger="trouper")
 
     @tool(needs=("secrets",))
     async def betray(how: str, context: ToolContext) -> str:

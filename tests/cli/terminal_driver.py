@@ -66,7 +66,8 @@ class AtTerminal:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             shown = self.text()
-            if wanted in shown:
+            # Where a line is broken depends on the length of ids in it.
+            if wanted in shown or wanted in " ".join(shown.split()):
                 return shown
             if not self._read(deadline):
                 raise AssertionError(f"{wanted!r} never came; the screen:\n{self.text()}")
