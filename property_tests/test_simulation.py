@@ -34,10 +34,9 @@ def test_a_seed_is_the_same_run_again(seed: int) -> None:
 
 def test_a_broken_runtime_is_told_as_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator notices: a core that forgets to settle the tools of an interrupted turn does not pass."""
-    from trouper.core import decisions
+    from trouper.core import steps
 
-    monkeypatch.setattr(decisions, "INTERRUPTED", "")
-    monkeypatch.setattr(decisions, "startable", lambda calls, limit: ())
+    monkeypatch.setattr(steps, "startable", lambda calls, limit: ())
     with pytest.raises(simulation.SimulationFailed, match=r"seed \d+ breaks(.|\n)*the story(.|\n)*again: python -m"):
         for seed in range(20):
             simulation.simulate(seed)

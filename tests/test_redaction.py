@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from trouper import Scripted, ToolContext, ToolError, open_runtime, tool
+from trouper.actors import session as session_actor
 from trouper.models.scripted import call, reply
 from trouper.redaction import Redactor
 from trouper.testing import check_invariants
@@ -57,9 +58,10 @@ async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
 ) -> None:
     """A tool that betrays its secret in a result, in an error and in an exception; a model that repeats it, split over its deltas."""
 
-    # The command line, run in this process by other tests, keeps the log to itself.
-    monkeypatch.setattr(logging.getLogger("trouper"), "propagate", True)
-    caplog.set_level(logging.ERROR, logger="trouper")
+    # A logger of its own: other tests in this process may have silenced the usual one.
+    log = logging.Logger("tools of this test")
+    log.addHandler(caplog.handler)
+    monkeypatch.setattr(session_actor, "tools_logger", log)
 
     @tool(needs=("secrets",))
     async def betray(how: str, context: ToolContext) -> str:

@@ -23,8 +23,8 @@ from trouper.models.scripted import call, reply
 @tool
 async def wait() -> None:
     "Never ends by itself."
-    print("waiting", flush=True)
     try:
+        print("waiting", flush=True)
         await trio.sleep_forever()
     finally:
         print("stopped", flush=True)

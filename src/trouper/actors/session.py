@@ -168,6 +168,7 @@ class SessionActor:
                         break
                 await self._leave("the runtime is shutting down")
                 nursery.cancel_scope.cancel()
+            self._nursery = None
         except BaseException as error:
             self._nursery = None
             if _is_cancel(error):
@@ -466,8 +467,8 @@ class SessionActor:
         return self.ground.environment.now()
 
     def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(function, *args)
+        if self._nursery is not None:  # Else the session has ended, and what belongs to it with it.
+            self._nursery.start_soon(function, *args)
 
     async def settle(self) -> None:
         assert self._ref is not None
@@ -510,10 +511,10 @@ class SessionActor:
 
 
 def _is_cancel(error: BaseException) -> bool:
-    """Whether it is a cancel and nothing else."""
+    """Whether it is a cancel and nothing else; a Ctrl-C that came down in one of our tasks is one too."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_cancel, error.exceptions))
-    return isinstance(error, trio.Cancelled)
+    return isinstance(error, trio.Cancelled | KeyboardInterrupt)
 
 
 def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[Command | None, Reply[Any] | None]]:
