@@ -6,7 +6,6 @@ import base64
 import logging
 
 import pytest
-import trio
 
 from trouper import Scripted, ToolContext, ToolError, open_runtime, tool
 from trouper.actors import session as session_actor
@@ -54,7 +53,6 @@ async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
     tmp_path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A tool that betrays its secret in a result, in an error and in an exception; a model that repeats it, split over its deltas."""
 
@@ -78,7 +76,7 @@ async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
             reply(call("betray", how="result"), call("betray", how="error"), call("betray", how="crash")),
             reply(f"I was told {SECRET}, no, {LOOKS_LIKE[0]}.", deltas=9),
         ],
-        delay_s=0.2,
+        delay_s=0.02,
     )
     async with open_runtime(tmp_path, model=model, tools=[betray], durability="write") as runtime:
         session = await runtime.session("s")
