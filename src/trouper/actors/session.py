@@ -467,8 +467,10 @@ class SessionActor:
         return self.ground.environment.now()
 
     def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        if self._nursery is not None:  # Else the session has ended, and what belongs to it with it.
-            self._nursery.start_soon(function, *args)
+        if self._nursery is not None:
+            # It may have closed a moment ago: then the session has ended, and what belongs to it with it.
+            with suppress(RuntimeError):
+                self._nursery.start_soon(function, *args)
 
     async def settle(self) -> None:
         assert self._ref is not None
