@@ -30,6 +30,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
 from trouper._errors import WorldError
 from trouper.core import commands, events
+from trouper.core.growing import Growing
 from trouper.core.memory import MemoryCommand, MemoryEvent
 from trouper.core.messages import Json, Part
 from trouper.core.notification import NotificationCommand, NotificationEvent
@@ -92,6 +93,18 @@ def _generate_unstructure_tuple(kind: Any) -> Callable[[Any], list[Any]]:
     return list if write is identity else lambda values: [write(value) for value in values]
 
 
+def _is_growing(kind: Any) -> bool:
+    return typing.get_origin(kind) is Growing
+
+
+def _generate_structure_growing(kind: Any) -> Callable[[Any, Any], Any]:
+    member = typing.get_args(kind)[0]
+    read = _converter.get_structure_hook(member)
+    return lambda values, _: Growing(read(value, member) for value in values)
+
+
+_converter.register_structure_hook_factory(_is_growing, _generate_structure_growing)
+_converter.register_unstructure_hook_factory(_is_growing, _generate_unstructure_tuple)
 _converter.register_structure_hook_factory(_is_tuple_of, _generate_structure_tuple)
 _converter.register_unstructure_hook_factory(_is_tuple_of, _generate_unstructure_tuple)
 _converter.register_unstructure_hook_factory(attrs.has, _generate_unstructure)

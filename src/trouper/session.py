@@ -331,7 +331,7 @@ class Session(BackgroundSide):
     @property
     def history(self) -> tuple[Message, ...]:
         """What the next request would send. Compaction changes it; the journal keeps what was before."""
-        messages: tuple[Message, ...] = self._state.history.messages
+        messages: tuple[Message, ...] = self._state.history.messages[:]
         return messages
 
     def events(self, after: int = -1) -> Subscription[SessionEvent]:

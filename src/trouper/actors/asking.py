@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from trouper.actors.draft import Draft
 from trouper.actors.ground import Outfit, WorkHost
@@ -117,7 +118,7 @@ class Asking:
 
     def _request(self, outfit: Outfit, turn: int, step_number: int) -> ModelRequest:
         history = self._host.state.history
-        messages = history.messages
+        messages: Sequence[Message] = history.messages
         if not history.ready:
             logger.warning("session %s: the history had to be repaired before a request", self._host.session)
             messages = repaired(messages)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trouper.core.history import History
 from trouper.core.messages import Message, Text, ToolAnswer
 from trouper.core.settings import Compaction
@@ -40,7 +42,7 @@ def anchored(history: History, reported: int | None, estimated_then: int) -> int
     return max(0, reported + history.tokens - estimated_then)
 
 
-def pick_split(messages: tuple[Message, ...], keep_pairs: int, min_messages: int) -> int:
+def pick_split(messages: Sequence[Message], keep_pairs: int, min_messages: int) -> int:
     """How many leading messages to fold away; 0: none.
 
     The last `keep_pairs` pairs stay. A cut before a tool message would orphan its answers, so it moves earlier, which keeps more.
@@ -54,7 +56,7 @@ def pick_split(messages: tuple[Message, ...], keep_pairs: int, min_messages: int
     return split if split > 0 and any(message.kind != "summary" for message in messages[:split]) else 0
 
 
-def forced_split(messages: tuple[Message, ...], keep_pairs: int) -> int:
+def forced_split(messages: Sequence[Message], keep_pairs: int) -> int:
     """As `pick_split`, for a history that must shrink: keeps fewer and fewer pairs until half of it is gone, but at least the last user's message on."""
     split = 0
     half = sum(map(estimate_message, messages)) // 2
@@ -70,7 +72,7 @@ def forced_split(messages: tuple[Message, ...], keep_pairs: int) -> int:
     return max(0, split)
 
 
-def mask_boundary(messages: tuple[Message, ...], turns: int) -> int:
+def mask_boundary(messages: Sequence[Message], turns: int) -> int:
     """Where the last `turns` user turns begin: tool results before that are old."""
     seen = 0
     for position in range(len(messages) - 1, -1, -1):
@@ -81,7 +83,7 @@ def mask_boundary(messages: tuple[Message, ...], turns: int) -> int:
     return 0
 
 
-def mask(messages: tuple[Message, ...], before: int) -> tuple[tuple[Message, ...], int]:
+def mask(messages: Sequence[Message], before: int) -> tuple[tuple[Message, ...], int]:
     """The messages with the tool results before a position replaced by a note, and how many tokens that saves."""
     saved = 0
     masked: list[Message] = []
@@ -107,7 +109,7 @@ def summary_message(text: str) -> Message:
     return Message("user", (Text(f"{SUMMARY_OPEN}\n{text.strip()}\n{SUMMARY_CLOSE}"),), "summary")
 
 
-def dropped_message(messages: tuple[Message, ...]) -> Message:
+def dropped_message(messages: Sequence[Message]) -> Message:
     """What stands for turns that were dropped without a summary; an earlier summary among them is carried over."""
     earlier = next((m.text for m in reversed(messages) if m.kind == "summary"), None)
     text = DROPPED_NOTE if earlier is None else f"{earlier}\n{DROPPED_NOTE}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from attrs import frozen
+from attrs import field, frozen
 
+from trouper.core.growing import Growing
 from trouper.core.messages import Message, Outcome, Part, ProviderPart, Text, Thinking, ToolAnswer, ToolCall
 from trouper.core.tokens import estimate_message
 from trouper.core.values import changed
@@ -20,7 +21,7 @@ LOST_OUTCOME = "No outcome of this call was recorded: it may or may not have don
 
 @frozen
 class History:
-    messages: tuple[Message, ...] = ()
+    messages: Growing[Message] = field(factory=Growing)
     #: Estimated tokens of all messages.
     tokens: int = 0
     #: Holds for all messages but an open end: the last one may still wait for its answers.
@@ -28,7 +29,7 @@ class History:
 
     def append(self, message: Message) -> History:
         return History(
-            messages=self.messages + (message,),  # noqa: RUF005 - the unpacking form copies twice
+            messages=self.messages.grown(message),
             tokens=self.tokens + estimate_message(message),
             sound=self.sound and _may_follow(self.messages[-1] if self.messages else None, message),
         )

@@ -1,10 +1,10 @@
 """What a conversation is made of: parts, messages, and what is offered to a model.
 
-A history is a tuple of messages with three roles. `user` speaks (people, notifications, summaries), `assistant` is the model, and a `tool` message
+A history is a sequence of messages with three roles. `user` speaks (people, notifications, summaries), `assistant` is the model, and a `tool` message
 answers *all* the calls of the assistant message before it, in the order in which they were declared. Providers that know two roles only
 are given tool messages in the form they want; nobody else needs to care.
 
-Values are frozen and shared, never copied: a history of a thousand messages costs a new one nothing but a tuple.
+Values are frozen and shared, never copied: a history of a thousand messages costs a longer one next to nothing.
 """
 
 from __future__ import annotations

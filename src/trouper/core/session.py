@@ -47,6 +47,7 @@ from trouper.core.events import (
     TurnEvent,
     TurnStarted,
 )
+from trouper.core.growing import Growing
 from trouper.core.history import History
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.lifecycle import Table, move
@@ -442,7 +443,7 @@ def _budget_warned(state: State, event: BudgetWarned, phase: Phase) -> State:
 
 def _masked(state: State, event: HistoryMasked, phase: Phase) -> State:
     messages, saved = compaction.mask(state.history.messages, event.before)
-    history = changed(state.history, messages=messages, tokens=state.history.tokens - saved)
+    history = changed(state.history, messages=Growing(messages), tokens=state.history.tokens - saved)
     return changed(state, phase=phase, history=history)
 
 

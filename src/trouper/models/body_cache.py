@@ -7,12 +7,13 @@ the same objects at the same places; a history that was compacted or masked has 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import is_
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
 
+from trouper.core.growing import Growing
 from trouper.core.messages import Message, ToolSpec
 
 BODY_CACHE_BYTES_MAX = 64 * 1024 * 1024
@@ -26,7 +27,7 @@ class Beginning(Protocol):
     """The first messages of a history, encoded."""
 
     @property
-    def messages(self) -> tuple[Message, ...]: ...
+    def messages(self) -> Sequence[Message]: ...
 
     @property
     def size(self) -> int:
@@ -40,7 +41,7 @@ B = TypeVar("B", bound=Beginning)
 class Encoded:
     """The first messages of a history, as a provider's JSON."""
 
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     text: bytes
     #: The role of the content that is still open at the end, for formats that join neighbours; else empty.
     role: str = ""
@@ -60,16 +61,15 @@ class BodyCache(Generic[B]):
         self._bytes = 0
         self._kept: OrderedDict[CacheKey, B] = OrderedDict()
 
-    def take(self, key: CacheKey, messages: tuple[Message, ...]) -> B | None:
+    def take(self, key: CacheKey, messages: Sequence[Message]) -> B | None:
         """The beginning kept under `key`, if it is one of these messages. It is the caller's to extend, and to keep again."""
         known = self._kept.pop(key, None)
         if known is None:
             return None
         self._bytes -= known.size
-        if len(known.messages) > len(messages):
-            return None
         # Identity, not equality: True equals 1, and would be sent as it.
-        return known if all(map(is_, known.messages, messages)) else None
+        history = messages if isinstance(messages, Growing) else Growing(messages)
+        return known if history.starts_with(known.messages) else None
 
     def keep(self, key: CacheKey, encoded: B) -> None:
         """Under a key for which nothing is kept: `take` comes first."""

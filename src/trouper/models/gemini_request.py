@@ -6,7 +6,7 @@ What was encoded for a session's last request is the beginning of the next body;
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from attrs import define, field, frozen
@@ -64,7 +64,7 @@ def takes_pictures_in_answers(model: str) -> bool:
 
 @define
 class _Encoded:
-    messages: tuple[Message, ...] = ()
+    messages: Sequence[Message] = ()
     #: All contents, a piece for each message, the last content still open at its end. Only ever extended: joined once, into a body.
     pieces: list[bytes] = field(factory=list)
     size: int = 0

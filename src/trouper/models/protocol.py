@@ -14,7 +14,7 @@ Leaving the context closes the connection, also under cancellation. Retries, dea
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -31,7 +31,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "any"] | str
 class ModelRequest:
     """One step's question. Already validated (L22): each call answered, in order."""
 
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     system: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: ToolChoice = "auto"

@@ -12,7 +12,7 @@ Anything else it echoes. The same request gives the same reply; each one is kept
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -104,6 +104,6 @@ def _usage(request: ModelRequest, said: Say, thinking: bool) -> Usage:
     )
 
 
-def _cached(messages: tuple[Message, ...]) -> int:
+def _cached(messages: Sequence[Message]) -> int:
     """As a provider's cache would: all but the newest message was seen before."""
     return sum(map(estimate_message, messages[:-1]))
