@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from attrs import define
 
@@ -13,10 +13,12 @@ from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
+from trouper.actors.running import Running
 from trouper.actors.runs import RunGround, RunHost
 from trouper.core.commands import Command
 from trouper.core.messages import Fault, ToolSpec
 from trouper.core.notification import NotificationLimits
+from trouper.core.outstanding import Work
 from trouper.core.schedule import ScheduleLimits
 from trouper.core.session import State
 from trouper.core.settings import Budget, Limits, TurnOptions
@@ -26,6 +28,9 @@ from trouper.tools.context import Services
 from trouper.tools.hooks import Hooks
 from trouper.tools.policy import Rule
 from trouper.tools.registry import Registry
+
+#: A piece of work that a session's state waits for, and the handle by which the session stops it.
+Started: TypeAlias = tuple[Work, Running]
 
 
 @define
@@ -123,3 +128,6 @@ class WorkHost(RunHost, Protocol):
 
     async def deliver(self, command: Command) -> None:
         """What the session has to hear, as soon as there is room."""
+
+    async def relay(self, command: Command) -> Started | None:
+        """The same, from a task that has nothing else to do: it may get a piece of the work that follows, which it must do."""

@@ -160,6 +160,11 @@ class Inbox(Generic[M, R]):
         return cast("M | Request[M, R]", await self._mailbox.take(trio.EndOfChannel))
 
     @property
+    def is_resting(self) -> bool:
+        """Whether the actor sleeps until a message comes: all that was accepted has been handled."""
+        return self._mailbox.receiver is not None
+
+    @property
     def has_more(self) -> bool:
         """Whether `receive_nowait` has something to give."""
         return self._mailbox.queue is not None

@@ -8,7 +8,7 @@ resuming after a crash are all this one path.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,12 +19,13 @@ from trouper import codec
 from trouper._errors import CommandRejected
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
-from trouper.actors.ground import Ground, Outfit
+from trouper.actors.ground import Ground, Outfit, Started
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.request import Reply, Request
 from trouper.actors.restart import Restart
 from trouper.actors.running import Running
 from trouper.actors.runs import OBSERVED, RunGround
+from trouper.actors.turnstile import Turnstile
 from trouper.actors.watches import Watches
 from trouper.actors.work import Worker
 from trouper.core.commands import (
@@ -115,6 +116,8 @@ class SessionActor:
     #: When the actor crashed lately, in trio's time.
     _crashes: list[float] = field(factory=list)
     _ref: Ref[Any, Any] | None = None
+    _inbox: Inbox[Any, Any] | None = None
+    _turnstile: Turnstile = field(factory=Turnstile)
     _nursery: trio.Nursery | None = None
     _running: dict[WorkKey, Running] = field(factory=dict)
     #: Calls whose outcome hooks still wait for.
@@ -149,7 +152,7 @@ class SessionActor:
             feed.end()
 
     async def _live(self, inbox: Inbox[Any, Any]) -> None:
-        self._ref = inbox.ref
+        self._ref, self._inbox = inbox.ref, inbox
         self._running = {}
         self._worker = Worker(self)
         self.state, self.next_seq = await self.ground.load(self.session)
@@ -196,7 +199,7 @@ class SessionActor:
         with trio.CancelScope(shield=True):
             await self._handle([(command, None)])
         # Recovery may have had nothing to say, and still there is work that nobody runs yet.
-        self._reconcile()
+        self._spawn(self._reconcile()[1])
 
     def _recovery(self) -> Recover:
         return Recover(
@@ -224,7 +227,30 @@ class SessionActor:
         )
 
     async def _handle(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> None:
-        """Decide on each command in turn, journal all of it, wait for the disk once, and only then let anybody know."""
+        if self._turnstile.taken:
+            await self._turnstile.wait_free()
+        with self._turnstile:
+            self._spawn(await self._decide(batch))
+
+    async def relay(self, command: Command) -> Started | None:
+        """What the session has to hear, as soon as there is room. While the actor rests, whoever brings the command decides on it in the actor's
+        place, and gets a piece of the work that follows to go on with: that saves both of them the way through the scheduler.
+        """
+        assert self._inbox is not None
+        if self._turnstile.taken or not self._inbox.is_resting:
+            await self._enqueue(command)
+            return None
+        with self._turnstile:
+            started = await self._decide([(command, None)])
+            if self.state.phase is Phase.CLOSED:
+                self.post(None)  # The actor has to see it.
+        if not started:
+            return None
+        self._spawn(started[1:])
+        return started[0]
+
+    async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> list[Started]:
+        """Decide on each command in turn, journal all of it, wait for the disk once, and only then let anybody know. Returns the work to be done now."""
         state, seq = self.state, self.next_seq
         records: list[codec.Record] = []
         #: Each with the state right after its command: another turn may have begun by the end of the batch.
@@ -290,12 +316,13 @@ class SessionActor:
         self.state, self.next_seq, self.in_flight = state, seq, None
         for record in records:
             self._publish(record)
-        cancelled = self._reconcile() if records or stale else ()
+        cancelled, started = self._reconcile() if records or stale else ((), [])
         for reply, then, error in replies:
             if error is None:
                 reply.reply(Step(then, cancelled))
             else:
                 reply.fail(error)
+        return started
 
     def _append(self, record: codec.Record, head: bytes, body: bytes) -> tuple[int, bool]:
         kind = type(record.cause)
@@ -389,9 +416,10 @@ class SessionActor:
 
     # -- acting
 
-    def _reconcile(self) -> tuple[Running, ...]:
+    def _reconcile(self) -> tuple[tuple[Running, ...], list[Started]]:
+        """What was stopped because nobody wants it any more, and what is to be started."""
         if self._nursery is None:
-            return ()  # All work has ended with the nursery.
+            return (), []  # All work has ended with the nursery.
         wanted = outstanding(self.state)
         running = self._running
         cancelled: list[Running] = []
@@ -401,11 +429,17 @@ class SessionActor:
                 if not unwanted.ended:
                     unwanted.stop()
                     cancelled.append(unwanted)
+        started: list[Started] = []
         for key, work in wanted.items():
             if key not in running:
-                running[key] = started = Running()
-                self._nursery.start_soon(self._worker.run, work, started)
-        return tuple(cancelled)
+                running[key] = new = Running()
+                started.append((work, new))
+        return tuple(cancelled), started
+
+    def _spawn(self, started: Sequence[Started]) -> None:
+        for work, running in started:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._worker.run, work, running)
 
     # -- what its work needs (see `trouper.actors.ground.WorkHost`)
 
@@ -487,6 +521,11 @@ class SessionActor:
     # -- small things
 
     async def deliver(self, command: Command) -> None:
+        started = await self.relay(command)
+        if started is not None:
+            self._spawn((started,))
+
+    async def _enqueue(self, command: Command) -> None:
         assert self._ref is not None
         try:
             try:
@@ -502,7 +541,7 @@ class SessionActor:
         if not self.post(command):
             logger.debug("session %s had no room for %s", self.session, type(command).__name__)
 
-    def post(self, command: Command) -> bool:
+    def post(self, command: Command | None) -> bool:
         """Tell oneself without waiting; false if there is no room."""
         assert self._ref is not None
         try:

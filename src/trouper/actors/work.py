@@ -5,6 +5,7 @@ The session's actor starts and stops work; a scope stops it, and only an event r
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import trio
@@ -39,6 +40,8 @@ from trouper.core.task_record import Link, NewTask
 from trouper.tools.context import ToolContext
 from trouper.tools.errors import ToolError
 
+#: A task lets the others run after so many pieces of work in a row.
+RELAYS_MAX = 8
 #: Runs that end within this time of each other are told to the model together.
 _GATHER_S = 0.1
 _RETELL_MAX_S = 60.0
@@ -59,27 +62,40 @@ class Worker:
         self.runs = Runs(host)
 
     async def run(self, work: Work, running: Running) -> None:
+        """Do the work, tell the session, and go on with what it wants next, if it has something for this task."""
+        for relayed in itertools.count(1):
+            # A result that comes although nobody wants it any more is recorded as late (I9).
+            if (command := await self._outcome(work, running)) is None:
+                return
+            if (following := await self._host.relay(command)) is None:
+                return
+            work, running = following
+            if relayed % RELAYS_MAX == 0:
+                # A model and tools that never wait must not keep everybody else waiting. Shielded: the work belongs to us by now.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _outcome(self, work: Work, running: Running) -> Command | None:
         command: Command | None = None
         try:
-            match work:
-                case CallModel(turn, step_number):
-                    command = await self.asking.call_model(turn, step_number, running)
-                case RunCall(call):
-                    command = await self._run_call(call, running)
-                case Summarise(split):
-                    command = await self.asking.summarise(split, running)
-                case RunTask(task_id, attempt):
-                    command = await self._run_task(task_id, attempt, running)
-                case _:
-                    with running.renew():
-                        command = await self._perform(work)
+            # If it was stopped before it began, it never does: a tool without a checkpoint would run to its end in a cancelled scope (I8).
+            if not running.stopped:
+                match work:
+                    case CallModel(turn, step_number):
+                        command = await self.asking.call_model(turn, step_number, running)
+                    case RunCall(call):
+                        command = await self._run_call(call, running)
+                    case Summarise(split):
+                        command = await self.asking.summarise(split, running)
+                    case RunTask(task_id, attempt):
+                        command = await self._run_task(task_id, attempt, running)
+                    case _:
+                        with running.renew():
+                            command = await self._perform(work)
         finally:
             running.end()
         if command is None and running.stopped:
             command = await self.runs.after_stop(work)
-        if command is not None:
-            # A result that comes although nobody wants it any more is recorded as late (I9).
-            await self._host.deliver(command)
+        return command
 
     async def _run_call(self, call: Call, running: Running) -> Command | None:
         outfit = self._host.turn_outfit
