@@ -28,7 +28,7 @@ from trouper.actors.environment import Environment
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
 from trouper.actors.ground import Outfit
-from trouper.actors.journal import JournalStatistics, JournalWriter
+from trouper.actors.journal import Inline, JournalStatistics, JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
 from trouper.actors.reference import Inbox, Ref
@@ -482,7 +482,7 @@ async def open_runtime(
         log.close()
         raise log.refusal
     try:
-        async with _journal(log) as writer, _supervised() as supervisor:
+        async with _journal(log, environment) as writer, _supervised() as supervisor:
             runtime = Runtime(
                 None if durability == "memory" else path,
                 log,
@@ -510,9 +510,10 @@ async def open_runtime(
 
 
 @asynccontextmanager
-async def _journal(log: Log) -> AsyncIterator[JournalWriter]:
+async def _journal(log: Log, environment: Environment) -> AsyncIterator[JournalWriter]:
     """The writer's task around everything that may append."""
-    writer = JournalWriter(log)
+    latency = environment.sync_latency
+    writer = JournalWriter(log, sync=None if latency is None else Inline(latency))
     async with trio.open_nursery() as nursery:
         with writer.open_sender():
             nursery.start_soon(writer.run)

@@ -1,4 +1,4 @@
-"""What the runtime takes from the world, in one place: wall time, ids, randomness. A simulation hands in its own.
+"""What the runtime takes from the world, in one place: wall time, ids, randomness, how long a disk takes. A simulation hands in its own.
 
 Time comes twice. Deadlines use trio's clock, which only moves forward; what is written down uses the wall clock, which may leap.
 """
@@ -38,6 +38,8 @@ class Environment:
     directory: Path | None = None
     #: Keeps secrets instead of a file, if there is one: `import keyring`, or one of its backends (B24).
     keyring: Any = None
+    #: How long the next sync of a simulated disk takes, in virtual seconds; `None`: the disk itself says, by taking as long as it takes.
+    sync_latency: Callable[[], float] | None = None
 
     def utc(self) -> datetime:
         return datetime.fromtimestamp(self.now(), UTC)

@@ -142,7 +142,11 @@ def _live(world: World, epoch: int, draw: random.Random, *, faults: bool) -> Non
     clock = trio.testing.MockClock(autojump_threshold=0)
     wall = VirtualWall(clock, START_MS + world.elapsed_ms)
     environment = Environment(
-        now=lambda: wall() / 1000, ids=world.ids, random=seeded(world.seed, f"jitter {epoch}"), pid=1000 + epoch
+        now=lambda: wall() / 1000,
+        ids=world.ids,
+        random=seeded(world.seed, f"jitter {epoch}"),
+        pid=1000 + epoch,
+        sync_latency=_syncs(seeded(world.seed, f"syncs {epoch}"), faults=faults),
     )
     world.tell(f"process {epoch} starts ({fate}, faults {'on' if faults else 'off'})")
     try:
@@ -162,6 +166,14 @@ def _live(world: World, epoch: int, draw: random.Random, *, faults: bool) -> Non
         world.tell(f"process {epoch} ends")
         world.disk = disk.process()
     world.elapsed_ms += round(clock.current_time() * 1000) + 1000
+
+
+def _syncs(draw: random.Random, *, faults: bool) -> Callable[[], float] | None:
+    """How long this process's disk takes: no time, or some, so that there is always somebody who decides while another one's record is on its way; or it stalls."""
+    habit = draw.choice(("instant", "instant", "slow", "stalls" if faults else "slow"))
+    if habit == "instant":
+        return None
+    return lambda: 30.0 if habit == "stalls" and draw.random() < 0.01 else draw.choice((0.0, 0.0002, 0.002, 0.05))
 
 
 class _Killed(BaseException):
