@@ -74,6 +74,47 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, words: str
     assert caught.value.exit_code == 78
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("# a comment\n\nmode = 'x'", 3),
+        ("[limits]\nmax_steps = 3\nparallel_calls = 0", 3),
+        ('system = """\nfoo = 3\n"""\nfoo = 3', 4),
+        ("tools = [\n  'add',\n  3,\n]", 1),
+        ("[limits.deadlines]\nidle = 3", 2),
+        ("budget.tokens = 'x'", 1),
+        ("[budget]\ntokens = 3\n\n[policy]\nforbid = ['x']", 5),
+        ("model =\nsystem = 'x'", 1),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    (tmp_path / "trouper.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_configuration(tmp_path)
+    assert f"line {line}" in caught.value.message
+
+
+def test_a_name_that_makes_no_sense_is_a_mistake_of_the_place_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line's own is 2; a file's or a variable's is 78, and says where to look."""
+    monkeypatch.delenv("TROUPER_MODEL", raising=False)
+    (tmp_path / "trouper.toml").write_text("system = 'x'\nmodel = 'llama'\ntools = ['reed_file']")
+    found = read_configuration(tmp_path)
+    for make, line in ((found.model_made, 2), (found.tools_made, 3)):
+        with pytest.raises(ConfigError, match=f"trouper.toml', line {line}: there"):
+            make()
+    monkeypatch.setenv("TROUPER_MODEL", "gpt")
+    with pytest.raises(ConfigError, match=r"^TROUPER_MODEL: there is no model 'gpt'"):
+        found.model_made()
+    for wrong in (lambda: found.model_made("llama"), lambda: found.tools_made(["reed_file"])):
+        with pytest.raises(UsageError) as caught:
+            wrong()
+        assert caught.value.exit_code == 2
+    assert found.model_made("simulated").name.startswith("simulated")
+    assert [tool.name for tool in found.tools_made(["add"])] == ["add"]
+
+
 def test_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("GEMINI_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(variable, "a-key-for-tests")

@@ -22,24 +22,75 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 from attrs import field, frozen
 
-from trouper._errors import ConfigError
+from trouper._errors import ConfigError, UsageError
+from trouper.cli.choices import model_named, tools_named
 from trouper.core.settings import Budget, Limits
+from trouper.models.protocol import Model
+from trouper.tools.contract import Tool
 from trouper.tools.policy import Rule
 
 FILE_NAME = "trouper.toml"
 MODEL_VARIABLE = "TROUPER_MODEL"
 FILE_BYTES_MAX = 1_000_000
+#: Files of more lines than this get errors without a line: each line costs one parse of those before it.
+LINES_MAX = 2_000
 DEFAULT_TOOLS = ("default", "remember", "recall", "forget", "list_memories")
 _DURABILITIES = ("fsync", "write")
 _EFFECTS = ("allow", "deny", "ask")
 _KINDS: Mapping[type[Any], str] = {str: "text", list: "a list", dict: "a table"}
+
+
+@frozen
+class Source:
+    """The file that settings are from: what is wrong is said with its place."""
+
+    path: Path
+    text: str = field(default="", repr=False)
+
+    def place(self, setting: str) -> str:
+        """The file, and the line where the setting stands."""
+        line = self._line(tuple(setting.split(".")))
+        return repr(str(self.path)) + (f", line {line}" if line is not None else "")
+
+    def wrong(self, setting: str, problem: str) -> ConfigError:
+        return ConfigError(f"{self.place(setting)}: {setting} {problem}", file=str(self.path), setting=setting)
+
+    def _line(self, keys: tuple[str, ...]) -> int | None:
+        """The parser tells no lines: the statement that brings the setting in begins behind the last line that can stand without it."""
+        lines = self.text.splitlines()
+        whole = 0
+        for end in range(1, len(lines) + 1 if len(lines) <= LINES_MAX else 0):
+            try:
+                value: Any = tomllib.loads("\n".join(lines[:end]))
+            except ValueError:
+                continue  # In the middle of a value of several lines.
+            for key in keys:
+                value = value.get(key) if isinstance(value, dict) else None
+            if value is not None:
+                return whole + 1
+            whole = end
+        return None
+
+
+@contextmanager
+def blaming(place: str | None) -> Iterator[None]:
+    """A name that makes no sense is a mistake of the place that it was written at; None: of the command line, where it stays what it is."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except UsageError as error:
+        if place is None:
+            raise
+        raise ConfigError(f"{place}: {error.message}", **error.facts) from None
 
 
 @frozen
@@ -55,10 +106,20 @@ class Configuration:
     budget: Budget = field(factory=Budget)
     limits: Limits = field(factory=Limits)
     policies: tuple[Rule, ...] = ()
+    source: Source = field(default=attrs.Factory(lambda self: Source(self.path), takes_self=True), repr=False, eq=False)
 
     def model_name(self, asked: str | None) -> str:
         """The command line goes before the environment, that before the file; without any, the simulated model serves."""
         return asked or os.environ.get(MODEL_VARIABLE) or self.model or "simulated"
+
+    def model_made(self, asked: str | None = None, *, delay_s: float = 0.0) -> Model:
+        from_file = not asked and not os.environ.get(MODEL_VARIABLE)
+        with blaming(None if asked else self.source.place("model") if from_file else MODEL_VARIABLE):
+            return model_named(self.model_name(asked), delay_s=delay_s)
+
+    def tools_made(self, asked: Sequence[str] | None = None) -> list[Tool]:
+        with blaming(self.source.place("tools") if asked is None else None):
+            return tools_named(self.tools if asked is None else asked, self.path.parent)
 
 
 def read_configuration(root: Path) -> Configuration:
@@ -74,56 +135,61 @@ def read_configuration(root: Path) -> Configuration:
     try:
         if len(data) > FILE_BYTES_MAX:
             raise ValueError(f"larger than {FILE_BYTES_MAX} bytes")
-        values = tomllib.loads(data.decode())
+        text = data.decode()
+        values = tomllib.loads(text)
     except ValueError as error:
         raise ConfigError(f"{str(path)!r} is not TOML: {error}; correct it, or remove it") from None
-    return _checked(path, values)
+    return _checked(Source(path, text), values)
 
 
-def _checked(path: Path, values: Mapping[str, Any]) -> Configuration:
-    taken: dict[str, Any] = {"path": path, "found": True}
+def _checked(source: Source, values: Mapping[str, Any]) -> Configuration:
+    taken: dict[str, Any] = {"path": source.path, "found": True, "source": source}
     for name, value in values.items():
         match name:
             case "model" | "system":
-                taken[name] = _of(path, name, value, str)
+                taken[name] = _of(source, name, value, str)
             case "durability":
                 if value not in _DURABILITIES:
-                    raise _wrong(path, name, f"is {value!r}; use one of {', '.join(map(repr, _DURABILITIES))}")
+                    raise source.wrong(name, f"is {value!r}; use one of {', '.join(map(repr, _DURABILITIES))}")
                 taken[name] = value
             case "tools":
-                taken[name] = tuple(_of(path, "tools", item, str) for item in _of(path, name, value, list))
+                taken[name] = tuple(_of(source, "tools", item, str) for item in _of(source, name, value, list))
             case "budget":
-                taken[name] = _group(path, name, value, Budget)
+                taken[name] = _group(source, name, value, Budget)
             case "limits":
-                taken[name] = _group(path, name, value, Limits)
+                taken[name] = _group(source, name, value, Limits)
             case "policy":
-                taken["policies"] = _policies(path, value)
+                taken["policies"] = _policies(source, value)
             case _:
                 known = "model, system, tools, durability, budget, limits, policy"
-                raise _wrong(path, name, f"is no setting; there is: {known}")
+                raise source.wrong(name, f"is no setting; there is: {known}")
     return Configuration(**taken)
 
 
-def _group(path: Path, name: str, value: Any, cls: Any) -> Any:
+def _group(source: Source, name: str, value: Any, cls: Any) -> Any:
     """A table as one of the option groups: unknown names and wrong types are mistakes."""
-    table = _of(path, name, value, dict)
+    table = _of(source, name, value, dict)
     hints = typing.get_type_hints(cls)
     given: dict[str, Any] = {}
     for key, item in table.items():
         where = f"{name}.{key}"
         if key not in hints:
-            raise _wrong(path, where, f"is no setting; there is: {', '.join(hints)}")
+            raise source.wrong(where, f"is no setting; there is: {', '.join(hints)}")
         inner = hints[key]
         if attrs.has(inner):
-            given[key] = _group(path, where, item, inner)
+            given[key] = _group(source, where, item, inner)
             continue
         if not _fits(item, inner):
-            raise _wrong(path, where, f"is {item!r}; it has to be {_shown(inner)}")
+            raise source.wrong(where, f"is {item!r}; it has to be {_shown(inner)}")
         given[key] = (
             float(item)
             if isinstance(item, int) and not isinstance(item, bool) and _takes(inner, float) and not _takes(inner, int)
             else item
         )
+        try:
+            cls(**{key: given[key]})
+        except ConfigError as error:  # Of the right type, and yet no sensible value.
+            raise ConfigError(f"{source.place(where)}: {error.message}", file=str(source.path), setting=where) from None
     return cls(**given)
 
 
@@ -154,24 +220,19 @@ def _shown(hint: Any) -> str:
     return " or ".join(names.get(part, str(part)) for part in parts if part is not type(None))
 
 
-def _policies(path: Path, value: Any) -> tuple[Rule, ...]:
+def _policies(source: Source, value: Any) -> tuple[Rule, ...]:
     rules: list[Rule] = []
-    for effect, tools in _of(path, "policy", value, dict).items():
+    for effect, tools in _of(source, "policy", value, dict).items():
         if effect not in _EFFECTS:
-            raise _wrong(path, f"policy.{effect}", f"is no effect; there is: {', '.join(_EFFECTS)}")
+            raise source.wrong(f"policy.{effect}", f"is no effect; there is: {', '.join(_EFFECTS)}")
         rules += [
-            Rule(_of(path, f"policy.{effect}", tool, str), effect)
-            for tool in _of(path, f"policy.{effect}", tools, list)
+            Rule(_of(source, f"policy.{effect}", tool, str), effect)
+            for tool in _of(source, f"policy.{effect}", tools, list)
         ]
     return tuple(rules)
 
 
-def _of(path: Path, name: str, value: Any, kind: type[Any]) -> Any:
+def _of(source: Source, name: str, value: Any, kind: type[Any]) -> Any:
     if not isinstance(value, kind):
-        shown = _KINDS[kind]
-        raise _wrong(path, name, f"is {value!r}; it has to be {shown}")
+        raise source.wrong(name, f"is {value!r}; it has to be {_KINDS[kind]}")
     return value
-
-
-def _wrong(path: Path, name: str, problem: str) -> ConfigError:
-    return ConfigError(f"{str(path)!r}: {name} {problem}", file=str(path), setting=name)

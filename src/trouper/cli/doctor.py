@@ -16,8 +16,7 @@ from attrs import frozen
 from trouper import __version__
 from trouper._errors import TrouperError
 from trouper.cli.arguments import Parser, add_json, add_root, root_of
-from trouper.cli.choices import tools_named
-from trouper.cli.configuration import FILE_NAME, read_configuration
+from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
 from trouper.cli.control import NAME, ask_owner
 from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean_line, plural, size_of
@@ -71,12 +70,17 @@ def _examine(root: Path, *, deep: bool) -> Iterator[Finding]:
         ("journal", lambda: _journal(root, deep=deep)),
     ]
     for name, check in checks:
-        try:
-            yield from check()
-        except TrouperError as error:
-            yield Finding(name, "problem", error.message)
-        except OSError as error:
-            yield Finding(name, "problem", f"{error.strerror}: {error.filename!r}; check its permissions")
+        yield from _guarded(name, check)
+
+
+def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """What stops one check is its finding; the others go on."""
+    try:
+        yield from check()
+    except TrouperError as error:
+        yield Finding(name, "problem", error.message)
+    except OSError as error:
+        yield Finding(name, "problem", f"{error.strerror}: {error.filename!r}; check its permissions")
 
 
 def _version() -> Iterator[Finding]:
@@ -123,21 +127,32 @@ def _configuration(root: Path) -> Iterator[Finding]:
     configuration = read_configuration(root)
     file = str(configuration.path) if configuration.found else f"no {FILE_NAME}: the defaults hold"
     yield Finding("configuration", "ok", file)
+    yield from _guarded("model", lambda: _model(configuration))
+    yield from _guarded("tools", lambda: _tools(configuration))
+
+
+def _model(configuration: Configuration) -> Iterator[Finding]:
     name = configuration.model_name(None)
     provider = name.partition(":")[0]
-    variables = KEYS.get(provider)
-    if variables is None:
-        known = "it needs no key" if provider == "simulated" else "there is no such provider; see `trouper chat --help`"
-        yield Finding("model", "ok" if provider == "simulated" else "problem", f"{name}: {known}")
-    elif any(os.environ.get(variable) for variable in variables):
-        yield Finding("model", "ok", f"{name}: a key is set")
-    else:
+    variables = KEYS.get(provider, ())
+    if variables and not any(os.environ.get(variable) for variable in variables):
         yield Finding("model", "problem", f"{name}: no key; set {' or '.join(variables)}")
+    else:
+        configuration.model_made()  # Complains of a name that is none.
+        yield Finding("model", "ok", f"{name}: {'a key is set' if variables else 'it needs no key'}")
     others = [each for each, names in KEYS.items() if each != provider and any(os.environ.get(n) for n in names)]
     if others:
         yield Finding("keys", "ok", f"also set: {', '.join(others)}")
-    tools = tools_named(configuration.tools, root)
+
+
+def _tools(configuration: Configuration) -> Iterator[Finding]:
+    tools = configuration.tools_made()
     yield Finding("tools", "ok", plural(len(tools), "tool"))
+    missing = {rule.tool for rule in configuration.policies} - {"*"} - {tool.name for tool in tools}
+    if missing:
+        place = configuration.source.place("policy")
+        shown = ", ".join(sorted(missing))
+        yield Finding("policy", "note", f"{place} has rules for tools that are not there ({shown}); correct the names")
 
 
 def _owner(root: Path) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ from attrs import frozen
 
 from trouper import codec
 from trouper._errors import TrouperError
-from trouper.cli.choices import model_named, tools_named
 from trouper.cli.configuration import Configuration, read_configuration
 from trouper.cli.control import OwnerUnreachable, ask_owner, serving
 from trouper.cli.endings import INTERRUPTED, STOPPED, Stopped
@@ -44,8 +43,8 @@ class Hosted:
 async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0.0) -> AsyncIterator[Hosted]:
     """The root's runtime with its control socket."""
     configuration = read_configuration(root)
-    model = model_named(configuration.model_name(options.model), delay_s=delay_s)
-    tools = tools_named(configuration.tools if options.tools is None else options.tools, root)
+    model = configuration.model_made(options.model, delay_s=delay_s)
+    tools = configuration.tools_made(options.tools)
     try:
         async with _opened(root, configuration, tools, model) as runtime:
             async with serving(root, lambda request: answered(runtime, request)):
@@ -122,6 +121,5 @@ def change(root: Path, request: Json, tools: Sequence[str] | None = None) -> dic
 
 async def _change_here(root: Path, request: Json, tools: Sequence[str] | None) -> dict[str, Json]:
     configuration = read_configuration(root)
-    chosen = tools_named(configuration.tools if tools is None else tools, root)
-    async with _opened(root, configuration, chosen) as runtime:
+    async with _opened(root, configuration, configuration.tools_made(tools)) as runtime:
         return await answered(runtime, codec.loads(codec.dumps(request)))
