@@ -22,6 +22,7 @@ LAYERS = (
     ("replay",),
     ("testing",),
     ("server", "cli", "docs"),
+    ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 #: What the core may not touch: time, chance, files, processes, the network, logs.

@@ -22,6 +22,7 @@ The map of the package; imports point up this list only:
     replay/        journals, read only
     testing/       simulator, crash disk, invariants: for you too
     cli/           the command line
+    __main__.py    the same, as `python -m trouper`
 """
 
 from __future__ import annotations

@@ -106,6 +106,25 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+def wait_for_children(pid: int) -> list[int]:
+    """The processes that a process has started, as soon as there are some."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if found:
+            return [int(child) for child in found]
+        time.sleep(0.005)
+    raise AssertionError(f"process {pid} has started none")
+
+
+def wait_for_end(pid: int) -> None:
+    """Until there is no such process any more."""
+    deadline = time.monotonic() + PATIENCE_S
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.005)
+
+
 def run(
     *arguments: str, input: str = "", cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
-from terminal_driver import AtTerminal, in_order, run
+import pytest
+from terminal_driver import AtTerminal, in_order, run, wait_for_children, wait_for_end
 
 from trouper.replay import open_journal
 from trouper.testing.invariants import check_invariants
@@ -95,6 +98,32 @@ def test_ctrl_c_ends_it_with_its_agent() -> None:
     assert not os.path.exists(f"/proc/{found[1]}")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_agent_is_ready_leaves_no_process_behind(number: int) -> None:
+    """I21: also while nobody has heard of the agent's process yet; it ends without a word."""
+    with AtTerminal("demo") as terminal:
+        terminal.wait_for("== An agent in a process of its own")
+        (agent,) = wait_for_children(terminal.pid)
+        terminal.kill(number)
+        assert terminal.wait_end() == 128 + number
+        assert "Traceback" not in terminal.text()
+    wait_for_end(agent)
+
+
+def test_an_agent_that_nobody_listens_to_ends_without_a_word(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trouper.cli.demo_agent", str(tmp_path / "state"), str(tmp_path / "survey"), "1", "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, b"")
+
+
 def test_a_place_that_exists_is_refused(tmp_path: Path) -> None:
     done = run("demo", "--keep", str(tmp_path))
-    assert done.returncode == 74 and done.stderr.count("\n") == 1 and "exists already" in done.stderr
+    assert done.returncode == 73 and done.stderr.count("\n") == 1 and "exists already" in done.stderr

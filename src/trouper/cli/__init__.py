@@ -3,6 +3,7 @@
 endings.py     exit codes; what an error says and how it ends the program
 arguments.py   argparse with one-line errors; --root, --profile
 terminal.py    what goes to a terminal or a pipe: cleaned, coloured only where somebody looks
+stdin_lines.py  lines of standard input, without a thread
 configuration.py, choices.py    trouper.toml and the environment; models and tools by name
 views.py, owner.py, control.py  what a root holds, who owns it, and how to ask the owner
 describe.py    one line for every event

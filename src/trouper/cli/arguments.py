@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trouper._errors import UsageError
+from trouper._errors import UsageError, WorldError
 
 ROOT_VARIABLE = "TROUPER_ROOT"
 PROFILE_VARIABLE = "TROUPER_PROFILE"
+#: Bytes of the command line that the locale's encoding does not know.
+_UNDECODED = re.compile("[\udc80-\udcff]")
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,6 +26,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def text(argument: str) -> str:
+    """The type of an argument that is text for people or models, not a path: UTF-8 whatever the locale makes of it."""
+    return os.fsencode(argument).decode("utf-8", "replace") if _UNDECODED.search(argument) else argument
 
 
 def add_root(parser: argparse.ArgumentParser, *, positional: bool = False, inherited: bool = False) -> None:
@@ -58,7 +66,7 @@ def add_agent(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="gemini:..., openai:..., anthropic:..., or simulated (default: trouper.toml's, else simulated)",
     )
-    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument("--system", type=text, metavar="TEXT", help="the system prompt")
     add_tools(parser)
 
 
@@ -85,7 +93,16 @@ def root_of(options: argparse.Namespace) -> Path:
         if not chosen or "\0" in chosen:
             raise UsageError(f"{chosen!r} cannot be a directory; give a path")
         return Path(chosen)
+    return _profile(os.environ.get(PROFILE_VARIABLE) or None if options.profile is None else options.profile)
+
+
+def _profile(name: str | None) -> Path:
     from trouper.stores.profiles import Profiles
 
     profiles = Profiles()
-    return profiles.path(options.profile or os.environ.get(PROFILE_VARIABLE) or profiles.default())
+    try:
+        return profiles.path(profiles.default() if name is None else name)
+    except OSError as error:
+        raise WorldError(
+            f"the profiles cannot be read ({error.strerror}: {error.filename!r}); give --root DIR, or set {ROOT_VARIABLE}"
+        ) from None

@@ -15,7 +15,7 @@ import trio
 from trouper._errors import TrouperError
 from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
-from trouper.cli.chat_input import piped_lines, raw_keys, typed_lines
+from trouper.cli.chat_input import raw_keys, typed_lines
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Watch
 from trouper.cli.describe import quoted
@@ -23,6 +23,7 @@ from trouper.cli.endings import INTERRUPTED, STOPPED, Stopped
 from trouper.cli.hosting import Hosted, hosting
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.run import is_quiet
+from trouper.cli.stdin_lines import lines_of
 from trouper.cli.terminal import Terminal, clean_line, plural
 from trouper.core.session import Phase
 from trouper.models.protocol import Model
@@ -61,9 +62,9 @@ async def _main(options: argparse.Namespace) -> int:
         chat = Chat(hosted, session, screen, editor, thinking=not options.no_thinking)
         with raw_keys(sys.stdin.fileno()) if on_terminal else nullcontext():
             try:
-                return await chat.run(
-                    typed_lines(sys.stdin.fileno(), editor, screen) if on_terminal else piped_lines(), steer=on_terminal
-                )
+                stdin = sys.stdin.fileno()
+                lines = typed_lines(stdin, editor, screen) if on_terminal else lines_of(stdin)
+                return await chat.run(lines, steer=on_terminal)
             finally:
                 screen.close()
 

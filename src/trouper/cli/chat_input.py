@@ -53,9 +53,3 @@ async def typed_lines(descriptor: int, editor: LineEditor, screen: Screen) -> As
                 case Key.REDRAW:
                     pass
         screen.redraw()
-
-
-async def piped_lines() -> AsyncIterator[str]:
-    """Lines from a pipe or a file."""
-    while line := await trio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
-        yield line.decode("utf-8", "replace").rstrip("\r\n")

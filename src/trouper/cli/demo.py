@@ -61,6 +61,12 @@ STORY = (
 )
 
 
+class KeepExists(WorldError):
+    """The directory of --keep is there already."""
+
+    exit_code = 73
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="trouper demo", description=__doc__)
     parser.add_argument("--fast", action="store_true", help="the same, with shorter pauses")
@@ -88,7 +94,7 @@ def _place(keep: str | None) -> Iterator[Path]:
         try:
             place.mkdir(mode=0o700)
         except FileExistsError:
-            raise WorldError(f"{keep!r} exists already; give another directory to --keep") from None
+            raise KeepExists(f"{keep!r} exists already; give another directory to --keep", directory=keep) from None
         yield place
         return
     temporary = Path(tempfile.mkdtemp(prefix="trouper-demo-"))
@@ -207,9 +213,13 @@ class _Demo:
 
     def start(self) -> Agent:
         agent = Agent(self.place, *self._pace)
-        ready = agent.hear()
-        if ready is None or "ready" not in ready:
-            raise InternalError("the agent's process ended before it was ready; run `trouper doctor`")
+        try:
+            ready = agent.hear()
+            if ready is None or "ready" not in ready:
+                raise InternalError("the agent's process ended before it was ready; run `trouper doctor`")
+        except BaseException:  # Also a Ctrl-C: nobody else knows of the process yet.
+            agent.kill()
+            raise
         cast = self.stage.cast
         cast.process, cast.killed = agent.pid, None
         cast.state = self._state_upto(ready["next"])

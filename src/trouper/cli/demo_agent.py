@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import trio
 
 from trouper import ToolContext, codec, open_runtime, tool
+from trouper.cli.stdin_lines import lines_of
 from trouper.events import (
     CallAnnounced,
     CaughtUp,
@@ -90,10 +91,13 @@ async def main(root: Path, notebook: Path, page_s: float, word_s: float) -> None
             nursery.start_soon(report, session, started)
             await started.wait()
             # Shutting the pipe is how the demo says that it is over.
-            while line := await trio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
-                nursery.start_soon(session.send, codec.loads(line)["ask"])
+            async for line in lines_of(sys.stdin.fileno()):
+                nursery.start_soon(session.send, codec.loads(line.encode())["ask"])
             nursery.cancel_scope.cancel()
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
+    try:
+        trio.run(main, Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
+    except* BrokenPipeError:
+        pass  # The demo has gone; so nobody is left to tell.

@@ -44,6 +44,7 @@ class Stopped(Exception):
 def ended(command: Callable[[], int]) -> int:
     """Run a command and turn whatever it raises into a line on stderr and an exit code."""
     try:
+        _open_missing_streams()
         _tolerate_any_text()
         _quiet_log()
         code = command()
@@ -125,6 +126,14 @@ def _pipe_closed() -> int:
     finally:
         os.close(devnull)
     return PIPE_CLOSED
+
+
+def _open_missing_streams() -> None:
+    """A stream that the caller has closed reads and writes nothing; and no file of ours gets its number, which others take for theirs."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # So Python says that it was closed.
+            descriptor = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 def _quiet_log() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, root_of, text
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.memory import Memory, listing, recall
@@ -25,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     _finish(show, _show)
     write = commands.add_parser("set", help="remember something, or write over it")
     _place(write)
-    write.add_argument("value", help="JSON, or else text")
-    write.add_argument("--summary", default="", help="one line for lists and searches")
+    write.add_argument("value", type=text, help="JSON, or else text")
+    write.add_argument("--summary", type=text, default="", help="one line for lists and searches")
     write.add_argument("--ttl", type=float, metavar="SECONDS", help="forget it after so long")
     _finish(write, _set)
     forget = commands.add_parser("forget", help="forget one; forgetting twice is forgetting once")

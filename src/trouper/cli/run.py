@@ -14,7 +14,7 @@ import trio
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of
+from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of, text
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
 from trouper.cli.hosting import ended_by_signals, hosting
 from trouper.cli.terminal import Terminal, clean, clean_line
@@ -28,7 +28,7 @@ _SHORT = frozenset({"budget", "max_steps", "max_tokens"})
 
 def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="trouper run", description=__doc__)
-    parser.add_argument("prompt", help="what to ask; - reads it from stdin")
+    parser.add_argument("prompt", type=text, help="what to ask; - reads it from stdin")
     parser.add_argument("--session", metavar="ID", help="go on with this session (default: a new one)")
     parser.add_argument(
         "--attach", action="append", default=[], metavar="FILE", help="send a file along; may be repeated"
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     add_root(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    prompt = sys.stdin.buffer.read().decode("utf-8", "replace") if options.prompt == "-" else options.prompt
     if not prompt.strip():
         raise UsageError("the prompt is empty; say something")
     return trio.run(_run, options, prompt)

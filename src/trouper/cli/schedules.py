@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of, text
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.schedule import Cron, Schedule, ScheduledMessage
@@ -24,10 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     create.add_argument("--at", metavar="TIME", help="once, RFC 3339: 2030-01-31T09:00:00Z")
     create.add_argument("--cron", metavar="FIELDS", help='again and again: "0 9 * * 1-5"')
     create.add_argument("--zone", metavar="NAME", help="the time zone of --cron (default UTC)")
-    create.add_argument("--message", metavar="TEXT", help="what to send")
+    create.add_argument("--message", type=text, metavar="TEXT", help="what to send")
     create.add_argument("--tool", metavar="NAME", help="or the tool to run")
-    create.add_argument("--arguments", metavar="JSON", help="the tool's arguments, a JSON object")
-    create.add_argument("--title", default="")
+    create.add_argument("--arguments", type=text, metavar="JSON", help="the tool's arguments, a JSON object")
+    create.add_argument("--title", type=text, default="")
     create.add_argument(
         "--missed", choices=("skip", "once", "all"), default="once", help="what becomes of missed fires (default once)"
     )

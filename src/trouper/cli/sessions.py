@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from trouper import codec
-from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of, text
 from trouper.cli.describe import quoted
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
 from trouper.cli.views import open_view
@@ -26,12 +26,12 @@ def main(arguments: Sequence[str]) -> int:
     _finish(show, _show)
     send = commands.add_parser("send", help="send a message; its owner's turn takes it in")
     send.add_argument("session", metavar="ID")
-    send.add_argument("text")
+    send.add_argument("text", type=text)
     _finish(send, _send)
     for name, about in (("interrupt", "end the turn that runs"), ("close", "end a session for good")):
         changing = commands.add_parser(name, help=about)
         changing.add_argument("session", metavar="ID")
-        changing.add_argument("--reason", default="", help="kept in the journal")
+        changing.add_argument("--reason", type=text, default="", help="kept in the journal")
         add_tools(changing)
         _finish(changing, _change)
         changing.set_defaults(do=name)

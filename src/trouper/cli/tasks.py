@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of, text
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.ids import SessionId
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     _finish(show, _show)
     cancel = commands.add_parser("cancel", help="stop a run; what it had done so far stays done")
     cancel.add_argument("task", metavar="ID")
-    cancel.add_argument("--reason", default="cancelled on the command line", help="kept in the journal")
+    cancel.add_argument("--reason", type=text, default="cancelled on the command line", help="kept in the journal")
     add_tools(cancel)
     _finish(cancel, _cancel)
     options = parser.parse_args(arguments)

@@ -1,0 +1,89 @@
+"""Closed streams, odd locales, other ways to start: one line or the result, the right code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from terminal_driver import PATIENCE_S, run
+
+ODD = "say €ñ"
+#: A locale without any character beyond ASCII, which Python is not to replace by a better one.
+ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def started(
+    *arguments: str, closed: str = "", how: str = "trouper", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A command with some of its three streams closed, as `<&-`, `>&-` and `2>&-` do."""
+    return subprocess.run(
+        ["bash", "-c", f'exec "$0" -m {how} "$@" {closed}', sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_package_itself_can_be_run() -> None:
+    for how in ("trouper", "trouper.cli"):
+        done = started("--version", how=how)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("trouper ")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_changes_no_outcome(tmp_path: Path, closed: str) -> None:
+    root = str(tmp_path / "state")
+    for arguments, code in (
+        (("run", "hello", "--root", root), 0),
+        (("chat", "--root", root), 0),
+        (("sessions", "--root", root), 0),
+        (("--help",), 0),
+        (("frob",), 2),
+        (("run", "-", "--root", root), 2),
+    ):
+        done = started(*arguments, closed=closed)
+        assert done.returncode == code, (arguments, done)
+        assert "bug of Trouper" not in done.stderr and "Traceback" not in done.stderr
+        if "2>&-" in closed and code:
+            assert done.stdout == ""  # What is meant for people does not end up among the data.
+    done = started("journal", "verify", root)
+    assert done.returncode == 0, done.stdout  # Nobody wrote to the journal in the belief that it was a stream.
+
+
+def test_text_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    root = str(tmp_path / "state")
+    for number, (arguments, given) in enumerate(((("run", ODD), ""), (("run", "-"), ODD), (("chat",), f"{ODD}\n"))):
+        session = f"s{number}"
+        done = subprocess.run(
+            [sys.executable, "-m", "trouper", *arguments, "--root", root, "--session", session],
+            input=given.encode(),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            env={**os.environ, **ASCII_ONLY},
+        )
+        assert done.returncode == 0 and b"You said: say \\u20ac\\xf1" in done.stdout, done
+        assert f"You said: {ODD}" in run("sessions", "show", session, "--root", root).stdout
+
+
+def test_where_there_is_no_home_the_remedy_is_a_root(tmp_path: Path) -> None:
+    done = started("run", "hello", HOME="/dev/null", XDG_DATA_HOME="", TROUPER_ROOT="", TROUPER_PROFILE="")
+    assert done.returncode == 74 and done.stderr.count("\n") == 1 and "--root DIR" in done.stderr, done
+    found = started("run", "hello", "--root", str(tmp_path / "state"), HOME="/dev/null", XDG_DATA_HOME="")
+    assert (found.returncode, found.stdout) == (0, "You said: hello\n")
+
+
+def test_a_profile_without_a_name_is_not_the_default_one() -> None:
+    done = started("run", "hello", "--profile", "")
+    assert done.returncode == 2 and "profile ''" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "attach", "live"])
+def test_what_is_not_there_yet_is_refused_and_not_offered(command: str) -> None:
+    done = started(command)
+    assert done.returncode == 2 and done.stderr == f"trouper: there is no command {command!r}; see trouper --help\n"
+    assert f"  {command} " not in started("--help").stdout
