@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -251,6 +252,38 @@ def test_what_cannot_be_written_exactly_is_said_to_be_so():
 def test_what_is_no_record_is_named(payload):
     with pytest.raises(UndecodableRecord):
         decode(payload)
+
+
+def changed_everywhere(value: object, other: object) -> typing.Iterator[object]:
+    """The value again and again, each time with one thing in it replaced by `other`."""
+    yield other
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            for changed in changed_everywhere(inner, other):
+                yield {**value, key: changed}
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            for changed in changed_everywhere(inner, other):
+                yield [*value[:index], changed, *value[index + 1 :]]
+
+
+@pytest.mark.parametrize("other", [None, True, -1, 0.5, "other", [], [None], {}, {"part": "Text"}], ids=repr)
+def test_a_wrong_value_anywhere_is_named_or_harmless(other):
+    """J14: a record that passed its checksum may still be somebody else's; whatever it says, it is no riddle."""
+    message = Message("assistant", PARTS, "cut_short")
+    reply = commands.DeliverReply(1, 1, message, "end_turn", 2.0, Usage(input=1), "why", (Preparation(notes=("a",)),))
+    replied = ModelReplied(1, 1, message, "end_turn", Usage(input=1), "why", (Preparation(notes=("a",)),), (3, 4))
+    for value in changed_everywhere(loads(whole(record_of(reply, replied, TurnStarted(2, 1.0)))), other):
+        for read in (decode, decode_events):
+            with contextlib.suppress(UndecodableRecord):
+                read(dumps(value))
+
+
+def test_a_word_that_its_field_does_not_know_is_named():
+    """J14"""
+    line = whole(record_of(commands.Submit("hi", 1.0, TurnOptions()), InputReceived("hi", 1.0, (), "note")))
+    with pytest.raises(UndecodableRecord, match="'sonnet'"):
+        decode(line.replace(b'"kind":"note"', b'"kind":"sonnet"'))
 
 
 def test_a_part_of_a_newer_kind_is_named():

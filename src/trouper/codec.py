@@ -26,7 +26,7 @@ import orjson
 from attrs import frozen
 from cattrs import Converter
 from cattrs.fns import identity
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+from cattrs.gen import make_dict_unstructure_fn
 
 from trouper._errors import WorldError
 from trouper.core import commands, events
@@ -36,6 +36,7 @@ from trouper.core.messages import Json, Part
 from trouper.core.notification import NotificationCommand, NotificationEvent
 from trouper.core.schedule import ScheduleCommand, ScheduledMessage, ScheduledRun, ScheduleEvent, When
 from trouper.core.task_events import TaskCommand, TaskEvent
+from trouper.reading import Reader, class_reader, tuple_reader
 
 VERSION = 1
 
@@ -73,19 +74,8 @@ def _generate_unstructure(cls: type) -> Callable[[Any], dict[str, Any]]:
     return make_dict_unstructure_fn(cls, _converter, _cattrs_omit_if_default=True)
 
 
-def _generate_structure(cls: type) -> Callable[[Any, Any], Any]:
-    return make_dict_structure_fn(cls, _converter, _cattrs_detailed_validation=False)
-
-
 def _is_tuple_of(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (Ellipsis,)
-
-
-def _generate_structure_tuple(kind: Any) -> Callable[[Any, Any], Any]:
-    """cattrs asks for the members' hook once per value; once per type is enough."""
-    member = typing.get_args(kind)[0]
-    read = _converter.get_structure_hook(member)
-    return lambda values, _: tuple([read(value, member) for value in values])
 
 
 def _generate_unstructure_tuple(kind: Any) -> Callable[[Any], list[Any]]:
@@ -105,17 +95,17 @@ def _generate_structure_growing(kind: Any) -> Callable[[Any, Any], Any]:
 
 _converter.register_structure_hook_factory(_is_growing, _generate_structure_growing)
 _converter.register_unstructure_hook_factory(_is_growing, _generate_unstructure_tuple)
-_converter.register_structure_hook_factory(_is_tuple_of, _generate_structure_tuple)
+_converter.register_structure_hook_factory(_is_tuple_of, lambda kind: tuple_reader(kind, _converter))
 _converter.register_unstructure_hook_factory(_is_tuple_of, _generate_unstructure_tuple)
 _converter.register_unstructure_hook_factory(attrs.has, _generate_unstructure)
-_converter.register_structure_hook_factory(attrs.has, _generate_structure)
+_converter.register_structure_hook_factory(attrs.has, lambda cls: class_reader(cls, _converter))
 
 
 def _register_tagged(union: Any, tag: str) -> None:
     """Members of `union` carry their class's name under `tag`."""
     members: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(union)}
     writers: dict[type, Callable[[Any], dict[str, Any]]] = {}
-    readers: dict[str, Callable[[Any, Any], Any]] = {}
+    readers: dict[str, Reader] = {}
 
     def unstructure(value: Any) -> dict[str, Any]:
         cls = type(value)
@@ -134,8 +124,8 @@ def _register_tagged(union: Any, tag: str) -> None:
                 raise UndecodableRecord(
                     f"a part of kind {name!r} is unknown; a newer Trouper wrote this journal: upgrade to read it"
                 )
-            reader = readers[name] = _converter.get_structure_hook(members[name])
-        return reader(value, members[name])
+            reader = readers[name] = class_reader(members[name], _converter)
+        return reader(value)
 
     _converter.register_unstructure_hook(union, unstructure)
     _converter.register_structure_hook(union, structure)
@@ -169,7 +159,7 @@ register(members(ScheduleEvent), members(ScheduleCommand))
 register(members(MemoryEvent), members(MemoryCommand))
 
 _event_writers: dict[type, Callable[[Any], dict[str, Any]]] = {}
-_event_readers: dict[str, tuple[Callable[[Any, Any], Any], type]] = {}
+_event_readers: dict[str, Reader] = {}
 
 
 def event_to_json(event: Any) -> dict[str, Json]:
@@ -184,15 +174,15 @@ def event_to_json(event: Any) -> dict[str, Json]:
 
 def event_from_json(value: Mapping[str, Json]) -> Any:
     name = value["type"]
-    found = _event_readers.get(name)
-    if found is None:
+    reader = _event_readers.get(name)
+    if reader is None:
         cls = _EVENTS.get(name)
         if cls is None:
             raise UndecodableRecord(
                 f"an event of type {name!r} is unknown; a newer Trouper wrote this journal: upgrade to read it"
             )
-        found = _event_readers[name] = (_converter.get_structure_hook(cls), cls)
-    return found[0](value, found[1])
+        reader = _event_readers[name] = class_reader(cls, _converter)
+    return reader(value)
 
 
 def to_json(value: Any) -> Any:
@@ -206,38 +196,7 @@ def from_json(value: Any, cls: Any) -> Any:
 
 # --- the cause: what the first event does not repeat ---
 
-_NOTHING = object()
-
-
-@frozen
-class _CauseField:
-    name: str
-    #: Whether the first event has a field of this name.
-    repeated: bool
-    read: Callable[[Any, Any], Any]
-    type: Any
-
-
-_cause_plans: dict[tuple[type, type], tuple[_CauseField, ...]] = {}
-
-
-def _cause_plan(command: type, first: type) -> tuple[_CauseField, ...]:
-    plan = _cause_plans.get((command, first))
-    if plan is None:
-        there = {f.name for f in attrs.fields(first)}
-        hints = typing.get_type_hints(command)
-        plan = _cause_plans[command, first] = tuple(
-            _CauseField(
-                f.name,
-                f.name in there,
-                _converter.get_structure_hook(hints[f.name]),
-                hints[f.name],
-            )
-            for f in attrs.fields(command)
-        )
-    return plan
-
-
+_cause_readers: dict[tuple[type, type], Reader] = {}
 _cause_writers: dict[tuple[type, type], Callable[[Any, Any], dict[str, Json]]] = {}
 
 
@@ -284,13 +243,12 @@ def _cause_from_json(name: str, value: Mapping[str, Json], first: Any) -> Any:
         raise UndecodableRecord(
             f"a command of type {name!r} is unknown; a newer Trouper wrote this journal: upgrade to read it"
         )
-    given: dict[str, Any] = {}
-    for known in _cause_plan(cls, type(first)):
-        if known.name in value:
-            given[known.name] = known.read(value[known.name], known.type)
-        elif known.repeated:
-            given[known.name] = getattr(first, known.name)
-    return cls(**given)
+    kinds = cls, type(first)
+    reader = _cause_readers.get(kinds)
+    if reader is None:
+        repeated = {field.name for field in attrs.fields(kinds[1])}
+        reader = _cause_readers[kinds] = class_reader(cls, _converter, repeated)
+    return reader(value, first)
 
 
 # --- lines ---
@@ -350,7 +308,7 @@ def decode_events(payload: bytes, seq: int = 0) -> tuple[str, int, tuple[Any, ..
     try:
         if value["v"] != VERSION:
             value = upcast(value)
-        return value["session"], value["n"], tuple([event_from_json(event) for event in value["body"]["events"]])
+        return value["session"], value["n"], tuple(map(event_from_json, value["body"]["events"]))
     except UndecodableRecord:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from trouper.core.calls import Preparation
 from trouper.core.ids import CallId, NotificationId, TaskId
 from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, Outcome, Usage
-from trouper.core.settings import TurnOptions
+from trouper.core.settings import DEFAULT_OPTIONS, TurnOptions
 
 
 @frozen
@@ -48,7 +48,7 @@ class TurnStarted:
 
     turn: int
     at: float
-    options: TurnOptions = field(factory=TurnOptions)
+    options: TurnOptions = DEFAULT_OPTIONS
     #: When the turn ends as `budget` at the latest.
     deadline_at: float | None = None
     #: The notifications that it brings to the model.

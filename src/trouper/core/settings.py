@@ -159,3 +159,7 @@ class TurnOptions:
     schema: Mapping[str, Json] | None = None
     #: How often the notifications that it carries may be delivered in all.
     notification_attempts: int = 16
+
+
+#: Shared by all turns that were given none, so that reading them again does not make one each.
+DEFAULT_OPTIONS = TurnOptions()

@@ -245,6 +245,9 @@ def streams_in(payloads: Iterable[bytes], known: set[bytes]) -> list[str]:
 
 def stream_of(payload: bytes) -> str:
     """The stream that a record belongs to: the `session` of its head; "" for a record of none."""
+    head = _HEAD.match(payload)
+    if head is not None:
+        return head[1].decode("ascii", "replace")
     body = payload.find(BODY_MARK)
     match = _STREAM.search(payload, 0, body if body >= 0 else len(payload))
     return match[1].decode("ascii", "replace") if match else ""
