@@ -52,5 +52,5 @@ def test_a_longer_one_starts_with_the_one_it_grew_from_by_identity() -> None:
 
 
 def test_a_sequence_adds_like_a_tuple() -> None:
-    assert Growing([1]) + (2,) == (1, 2)
+    assert Growing([1]) + (2,) == (1, 2)  # noqa: RUF005 - the very thing under test
     assert Growing([1]) != [1]
