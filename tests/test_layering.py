@@ -14,7 +14,7 @@ SOURCE = Path(trouper.__file__).parent
 LAYERS = (
     ("_errors",),
     ("core",),
-    ("reading", "codec", "redaction"),
+    ("reading", "writing", "codec", "redaction"),
     ("journal",),
     ("actors", "models", "tools", "stores"),
     ("roster", "services", "subscription", "session"),

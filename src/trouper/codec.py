@@ -25,8 +25,6 @@ import attrs
 import orjson
 from attrs import frozen
 from cattrs import Converter
-from cattrs.fns import identity
-from cattrs.gen import make_dict_unstructure_fn
 
 from trouper._errors import WorldError
 from trouper.core import commands, events
@@ -37,6 +35,7 @@ from trouper.core.notification import NotificationCommand, NotificationEvent
 from trouper.core.schedule import ScheduleCommand, ScheduledMessage, ScheduledRun, ScheduleEvent, When
 from trouper.core.task_events import TaskCommand, TaskEvent
 from trouper.reading import Reader, class_reader, tuple_reader
+from trouper.writing import Writer, class_writer, tuple_writer
 
 VERSION = 1
 
@@ -70,17 +69,8 @@ class Record:
 _converter = Converter(detailed_validation=False)
 
 
-def _generate_unstructure(cls: type) -> Callable[[Any], dict[str, Any]]:
-    return make_dict_unstructure_fn(cls, _converter, _cattrs_omit_if_default=True)
-
-
 def _is_tuple_of(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (Ellipsis,)
-
-
-def _generate_unstructure_tuple(kind: Any) -> Callable[[Any], list[Any]]:
-    write = _converter.get_unstructure_hook(typing.get_args(kind)[0])
-    return list if write is identity else lambda values: [write(value) for value in values]
 
 
 def _is_growing(kind: Any) -> bool:
@@ -94,26 +84,25 @@ def _generate_structure_growing(kind: Any) -> Callable[[Any, Any], Any]:
 
 
 _converter.register_structure_hook_factory(_is_growing, _generate_structure_growing)
-_converter.register_unstructure_hook_factory(_is_growing, _generate_unstructure_tuple)
+_converter.register_unstructure_hook_factory(_is_growing, lambda kind: tuple_writer(kind, _converter))
 _converter.register_structure_hook_factory(_is_tuple_of, lambda kind: tuple_reader(kind, _converter))
-_converter.register_unstructure_hook_factory(_is_tuple_of, _generate_unstructure_tuple)
-_converter.register_unstructure_hook_factory(attrs.has, _generate_unstructure)
+_converter.register_unstructure_hook_factory(_is_tuple_of, lambda kind: tuple_writer(kind, _converter))
+_converter.register_unstructure_hook_factory(attrs.has, lambda cls: class_writer(cls, _converter))
 _converter.register_structure_hook_factory(attrs.has, lambda cls: class_reader(cls, _converter))
 
 
 def _register_tagged(union: Any, tag: str) -> None:
     """Members of `union` carry their class's name under `tag`."""
     members: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(union)}
-    writers: dict[type, Callable[[Any], dict[str, Any]]] = {}
+    writers: dict[type, Writer] = {}
     readers: dict[str, Reader] = {}
 
     def unstructure(value: Any) -> dict[str, Any]:
         cls = type(value)
         writer = writers.get(cls)
         if writer is None:
-            writer = writers[cls] = _converter.get_unstructure_hook(cls)
-        written = writer(value)
-        written[tag] = cls.__name__
+            writer = writers[cls] = class_writer(cls, _converter, tag=tag)
+        written: dict[str, Any] = writer(value)
         return written
 
     def structure(value: Mapping[str, Any], _: Any) -> Any:
@@ -158,7 +147,7 @@ register(members(NotificationEvent), members(NotificationCommand))
 register(members(ScheduleEvent), members(ScheduleCommand))
 register(members(MemoryEvent), members(MemoryCommand))
 
-_event_writers: dict[type, Callable[[Any], dict[str, Any]]] = {}
+_event_writers: dict[type, Writer] = {}
 _event_readers: dict[str, Reader] = {}
 
 
@@ -166,9 +155,8 @@ def event_to_json(event: Any) -> dict[str, Json]:
     cls = type(event)
     writer = _event_writers.get(cls)
     if writer is None:
-        writer = _event_writers[cls] = _converter.get_unstructure_hook(cls)
-    written = writer(event)
-    written["type"] = cls.__name__
+        writer = _event_writers[cls] = class_writer(cls, _converter, tag="type")
+    written: dict[str, Json] = writer(event)
     return written
 
 
@@ -197,44 +185,17 @@ def from_json(value: Any, cls: Any) -> Any:
 # --- the cause: what the first event does not repeat ---
 
 _cause_readers: dict[tuple[type, type], Reader] = {}
-_cause_writers: dict[tuple[type, type], Callable[[Any, Any], dict[str, Json]]] = {}
+_cause_writers: dict[tuple[type, type], Writer] = {}
 
 
 def _cause_to_json(command: Any, first: Any) -> dict[str, Json]:
     kinds = type(command), type(first)
     writer = _cause_writers.get(kinds)
     if writer is None:
-        writer = _cause_writers[kinds] = _generate_cause_writer(*kinds)
-    return writer(command, first)
-
-
-def _generate_cause_writer(command: type, first: type) -> Callable[[Any, Any], dict[str, Json]]:
-    """Straight-line code, as cattrs makes for the events: a loop over the fields would take longer than writing them."""
-    there = {f.name for f in attrs.fields(first)}
-    hints = typing.get_type_hints(command)
-    names: dict[str, Any] = {"same": _is_same}
-    lines = ["def write(command, first):", "    written = {}"]
-    for f in attrs.fields(command):
-        name, default = f.name, f.default
-        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-            default = default.factory()
-        names[f"write_{name}"], names[f"default_{name}"] = _converter.get_unstructure_hook(hints[name]), default
-        lines.append(f"    value = command.{name}")
-        if name in there:
-            lines.append(f"    if value is not first.{name} and not same(value, first.{name}):")
-        elif default is attrs.NOTHING:
-            lines.append("    if True:")
-        else:
-            lines.append(f"    if value is not default_{name} and value != default_{name}:")
-        lines.append(f"        written['{name}'] = write_{name}(value)")
-    exec("\n".join([*lines, "    return written"]), names)
-    writer: Callable[[Any, Any], dict[str, Json]] = names["write"]
-    return writer
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Equal, and sure to be read again as what it is."""
-    return type(value) in (int, float, bool, str) and value == other and type(value) is type(other)
+        repeated = {field.name for field in attrs.fields(kinds[1])}
+        writer = _cause_writers[kinds] = class_writer(kinds[0], _converter, repeated=repeated)
+    written: dict[str, Json] = writer(command, first)
+    return written
 
 
 def _cause_from_json(name: str, value: Mapping[str, Json], first: Any) -> Any:
@@ -357,7 +318,7 @@ def dumps(value: Any, *, exact: bool = False) -> bytes:
             raise Inexact from None
         return json.dumps(_sanitised(value), separators=(",", ":"), allow_nan=False).encode("ascii")
     # The writer makes null of a number that is none, without a word.
-    if exact and b"null" in data and _has_no_number(value):
+    if exact and data.find(b"null") >= 0 and _has_no_number(value):
         raise Inexact
     return data if data.isascii() else _NOT_ASCII.sub(_escaped, data.decode()).encode("ascii")
 
@@ -398,6 +359,8 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
+    if attrs.has(type(value)):
+        return to_json(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -419,4 +382,4 @@ def _sanitised(value: Any) -> Any:
         case Enum():
             return value.value
         case _:
-            return str(value)
+            return _sanitised(to_json(value)) if attrs.has(type(value)) else str(value)

@@ -19,7 +19,7 @@ from cattrs import Converter
 Reader = Callable[..., Any]
 
 #: What JSON has as it is.
-_PLAIN = (str, int, float, bool)
+PLAIN = (str, int, float, bool)
 
 
 def class_reader(cls: type, converter: Converter, repeated: Collection[str] = ()) -> Reader:
@@ -67,7 +67,7 @@ def _reading(source: str, kind: Any, name: str, names: dict[str, Any], converter
         kind = kind.__supertype__
     if kind is Any:
         return source
-    if kind in _PLAIN:
+    if kind in PLAIN:
         names[f"kind_{name}"] = kind
         # A whole number where a fraction is meant is written without its point, so there is something to convert.
         return f"(x if type(x := {source}) is kind_{name} else kind_{name}(x))"
@@ -77,7 +77,7 @@ def _reading(source: str, kind: Any, name: str, names: dict[str, Any], converter
     if typing.get_origin(kind) is typing.Literal:
         names[f"members_{name}"] = {member: member for member in typing.get_args(kind)}
         return f"members_{name}[{source}]"
-    optional = _optional(kind)
+    optional = optional_of(kind)
     if optional is not None:
         inner = _reading("y", optional, name, names, converter)
         return f"(None if (y := {source}) is None else {inner})"
@@ -85,7 +85,7 @@ def _reading(source: str, kind: Any, name: str, names: dict[str, Any], converter
     return f"read_{name}({source}, kind_{name})"
 
 
-def _optional(kind: Any) -> Any:
+def optional_of(kind: Any) -> Any:
     """The X of `X | None`; None for any other type."""
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         members = typing.get_args(kind)

@@ -65,11 +65,12 @@ class Redactor:
 
     def __call__(self, data: bytes) -> bytes:
         """`data` itself if there is nothing to cut."""
+        # `find`, not `in`: to look for bytes in bytes, `in` first tries a number, and pays for the exception.
         for form in self._known:
-            if form in data:
+            if data.find(form) >= 0:
                 data = data.replace(form, BLANK)
         for beginning, pattern in _PATTERNS:
-            if beginning in data:
+            if data.find(beginning) >= 0:
                 data = pattern.sub(BLANK, data)
         return data
 

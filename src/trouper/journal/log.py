@@ -44,6 +44,7 @@ RECENT_IDS_MAX = 16_384
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 #: How much one `take` frames: a batch lies in one segment.
 BATCH_BYTES_MAX = 1024 * 1024
+_NEWLINE = ord("\n")
 #: The file that is given up when the disk is full, so that running work can still be recorded.
 RESERVE_BYTES = 4 * 1024 * 1024
 
@@ -219,7 +220,7 @@ class Log:
         if self._redact is not None:
             entry = attrs.evolve(entry, head=self._redact(entry.head), body=self._redact(entry.body))
         head, body = entry.head, entry.body
-        if not head.isascii() or not body.isascii() or b"\n" in head or b"\n" in body:
+        if not head.isascii() or not body.isascii() or _NEWLINE in head or _NEWLINE in body:
             raise InternalError(
                 f"entry {entry.id!r} is not one line of ASCII; please report this with the event's type", id=entry.id
             )
