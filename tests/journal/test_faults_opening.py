@@ -25,6 +25,7 @@ from trouper.journal import (
     JournalReadOnly,
     JournalTooNew,
     JournalUnreadable,
+    OsDisk,
     open_log,
     open_reader,
 )
@@ -148,17 +149,93 @@ def test_a_journal_of_another_user() -> None:
     assert "owner" in done.stdout
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.parametrize("whose", ["directory", "link"])
+def test_a_directory_that_belongs_to_another_user_is_no_place_for_a_journal(tmp_path: Path, whose: str) -> None:
+    """J8: who owns the directory, or the link that leads to it, can put another journal in its place. Reading is allowed."""
+    place = tmp_path / "journal"
+    if whose == "directory":
+        written(place)
+        os.chown(place, 65534, 65534)
+    else:
+        written(tmp_path / "theirs")
+        place.symlink_to(tmp_path / "theirs")
+        os.lchown(place, 65534, 65534)
+    with unchanged(tmp_path), pytest.raises(JournalUnreadable, match="belongs to user 65534") as caught:
+        open_log(place)
+    check_message(caught.value, place, "another directory")
+    with unchanged(tmp_path):
+        assert len(list(open_reader(place).records())) == 3
+
+
+def test_a_link_of_ones_own_leads_to_the_journal(tmp_path: Path) -> None:
+    written(tmp_path / "elsewhere")
+    (tmp_path / "journal").symlink_to(tmp_path / "elsewhere")
+    log = open_log(tmp_path / "journal")
+    assert log.refusal is None and log.last == 3
+    log.close()
+
+
+@pytest.mark.parametrize("name", ["lock", "reserve", "segment-00000001.log"])
+def test_a_planted_link_is_not_followed(tmp_path: Path, name: str) -> None:
+    """J8: a name in the journal that leads elsewhere is refused, or replaced; what it leads to stays as it is."""
+    target = tmp_path / "target"
+    target.write_bytes(b"precious")
+    place = tmp_path / "journal"
+    written(place)
+    (place / name).unlink()
+    (place / name).symlink_to(target)
+    try:
+        log = open_log(place)
+    except JournalError as error:
+        assert repr(str(place)) in str(error)  # noqa: PT017 - it may also be taken for damage.
+    else:
+        assert log.refusal is not None
+        log.close()
+    assert target.read_bytes() == b"precious"
+
+
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
+    """J8: 0700 and 0600 from the first moment, also where the umask would let everyone in."""
+    before = os.umask(0)
+    try:
+        log = open_log(tmp_path / "a" / "journal", segment_bytes=4096)
+        for number in range(60):
+            log.append(entry(number, body=b'"%b"' % (b"v" * 100)))
+            log.sync()
+        log.append(entry(60, body=b'"%b"' % (b"v" * 2_000_000)))
+        log.sync()
+        log.write_snapshot(60, [("s", "idle", b"x")])
+        log.close()
+    finally:
+        os.umask(before)
+    modes = {path.is_dir(): set[int]() for path in (tmp_path / "a").rglob("*")}
+    for path in (tmp_path / "a", *(tmp_path / "a").rglob("*")):
+        modes[path.is_dir()].add(path.stat().st_mode & 0o777)
+    assert modes == {True: {0o700}, False: {0o600}}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a file system of no size")
+def test_a_file_system_that_does_not_say_its_size_is_not_taken_for_full() -> None:
+    assert os.statvfs("/proc").f_blocks == 0
+    assert OsDisk().free_bytes("/proc") > 1 << 40
+
+
 def without_lock(disk: CrashDisk) -> dict[str, bytes | None]:
     return {path: content for path, content in disk.tree().items() if not path.endswith("/lock")}
 
 
-def test_a_new_journal_on_a_full_disk() -> None:
+@pytest.mark.parametrize("there", [True, False], ids=["an empty directory", "nothing"])
+def test_a_new_journal_on_a_full_disk_leaves_nothing_behind(there: bool) -> None:
     disk = CrashDisk(capacity=0)
+    if there:
+        disk.make_dirs(ROOT)
+    before = disk.tree()
     with pytest.raises(JournalFull) as caught:
         open_small(disk)
     check_message(caught.value, ROOT, "space")
     assert disk.open_files == ()
-    assert [path for path, content in disk.tree().items() if content] == []
+    assert disk.tree() == before
     disk.capacity = None
     log = open_small(disk)
     log.append(entry(0))

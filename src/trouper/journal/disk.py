@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 import stat
+import sys
 from typing import Protocol
 
 FILE_MODE = 0o600
@@ -80,7 +81,10 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int: ...
 
     def lock(self, path: str, owner: str) -> Lock:
-        """Take the lock and write `owner` into its file; `BlockingIOError` if another holds it. The file is never deleted."""
+        """Take the lock and write `owner` into its file; `BlockingIOError` if another holds it. The file is never deleted.
+
+        `PermissionError`, before anything is made or changed, if the directory belongs to another user: who owns it can replace what is in it.
+        """
 
 
 def _full_sync(fd: int) -> None:
@@ -186,12 +190,14 @@ class OsDisk:
 
     def free_bytes(self, path: str) -> int:
         found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        # A file system that does not say how large it is does not say how full it is either.
+        return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
 
     def lock(self, path: str, owner: str) -> OsLock:
         # The directory is locked too: whoever deletes the lock file by hand cannot let a second holder in.
         directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            _check_owner(directory, os.path.dirname(path))
             _flock_directory(directory)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             try:
@@ -205,6 +211,16 @@ class OsDisk:
             os.close(directory)
             raise
         return OsLock(fd, directory)
+
+
+def _check_owner(fd: int, path: str) -> None:
+    """Whoever owns the directory, or a link that leads to it, decides what is in it; so it must be us. Links of the system's are fine."""
+    me = os.geteuid()
+    owners = {os.fstat(fd).st_uid}
+    if os.path.islink(path):
+        owners |= {os.lstat(path).st_uid} - {0}
+    for owner in owners - {me}:
+        raise PermissionError(errno.EPERM, f"it belongs to user {owner}, not to {me}", path)
 
 
 def _flock_directory(fd: int) -> None:

@@ -56,6 +56,8 @@ from trouper.journal.snapshots import newest_snapshot, remove_temporary_snapshot
 
 #: After a restart, at least so many of the last event ids are known still (I14).
 IDS_READ = 1024
+#: What a new journal takes at least: a block each for its directory, its lock and its first segment, and one to spare.
+NEW_BYTES = 16 * 1024
 #: A segment sealed by a clean close is gone on with, if it is smaller than this part of a full one; so many short runs make few files.
 _SMALL_PART = 16
 
@@ -194,6 +196,7 @@ class _Opening:
             if not disk.is_dir(root):
                 if disk.exists(root):
                     raise JournalNotADirectory(f"the journal {root!r} is a file; give a directory for it", root=root)
+                self.check_room()
                 disk.make_dirs(root)
                 return None
             layout = read_layout(disk, root)
@@ -203,7 +206,17 @@ class _Opening:
             ) from None
         if layout.too_new is not None:
             return self.read_only(layout, self.too_new(layout.too_new))
+        if not layout.parts:
+            self.check_room()
         return None
+
+    def check_room(self) -> None:
+        """Refuse a disk on which a new journal would find no room, while there is nothing yet to clear away."""
+        place = self.root
+        while not self.disk.is_dir(place):
+            place = os.path.dirname(place)
+        if self.disk.free_bytes(place) < NEW_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place)
 
     def make_root_last(self) -> None:
         """Sync the names on the way to the journal. Who made them is unknown: perhaps a process that was killed before it could."""
