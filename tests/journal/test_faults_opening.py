@@ -188,7 +188,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, name: str) -> None:
     try:
         log = open_log(place)
     except JournalError as error:
-        assert repr(str(place)) in str(error)  # noqa: PT017 - it may also be taken for damage.
+        assert repr(str(place)) in str(error)
     else:
         assert log.refusal is not None
         log.close()

@@ -84,6 +84,42 @@ def test_a_flipped_bit_costs_one_record_or_two(path: str) -> None:
         check_repaired(flipped, written, lost_at_most=3)
 
 
+@pytest.mark.parametrize("bit", [1, 0x80], ids=["a letter", "no letter"])
+@pytest.mark.parametrize("path", [LIVE, SEALED], ids=["live", "sealed"])
+def test_flipped_bits_in_neighbouring_records_are_taken_for_neither(path: str, bit: int) -> None:
+    """J10: a record behind a bad one is held against the checksum that the bad one still carries, not taken on trust."""
+    disk, _ = journal()
+    written = originals(disk)
+    lines = lines_of(disk, path)
+    for index in (4, 5, 8, 9, 10):
+        line = bytearray(lines[index])
+        line[line.index(b"yyyy")] ^= bit
+        lines[index] = bytes(line)
+    disk.write_bytes(path, b"".join(lines))
+    assert len(check_repaired(disk, written, lost_at_most=5)) == 5
+
+
+def test_a_record_whose_checksum_alone_is_wrong_costs_no_other() -> None:
+    """J10"""
+    disk, _ = journal()
+    written = originals(disk)
+    lines = lines_of(disk, SEALED)
+    number, size, checksum, payload = lines[5].split(b" ", 3)
+    lines[5] = b" ".join((number, size, b"%08x" % (int(checksum.rstrip(b"+"), 16) ^ 16), payload))
+    disk.write_bytes(SEALED, b"".join(lines))
+    assert len(check_repaired(disk, written, lost_at_most=1)) == 1
+
+
+def test_a_last_segment_that_holds_something_else_ends_in_a_gap() -> None:
+    """J10: nobody can say how many records it held, but that some are gone is said."""
+    disk, _ = journal()
+    disk.write_bytes(LIVE, disk.read_bytes(f"{ROOT}/segment-00000003.log"))
+    done = repair(ROOT, TARGET, disk=disk)
+    assert [gap.open_end for gap in done.gaps if gap.last >= gap.first] == [True]
+    records = list(open_log(TARGET, disk=disk).records())
+    assert [is_gap(record.payload) for record in records] == [False] * (len(records) - 1) + [True]
+
+
 def damage_nul_run(disk: CrashDisk) -> None:
     data = bytearray(disk.read_bytes(SEALED))
     data[900:1300] = bytes(400)

@@ -1,8 +1,8 @@
 """Walking a journal that may be damaged: every good record, and an explicit gap wherever some are wrong or gone.
 
 `verify` counts what this finds, `repair` writes it down. A gap ends at the next record that is known to be good: one whose checksum follows
-from the one before it. The first whole record behind unreadable bytes has nothing to follow from; it is taken if its JSON is whole, and the gap
-names it as unverified. A segment whose header is unreadable is taken if its neighbours, or what is left of the header, show that it belongs here:
+from the one before it, which may be the checksum that a bad line still carries. Behind a line that is wholly unreadable there is nothing to follow from;
+the first record there is taken if its JSON is whole, and the gap names it as unverified. A segment whose header is unreadable is taken if its neighbours, or what is left of the header, show that it belongs here:
 its footer and its lines tell where it begins.
 """
 
@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from zlib import crc32
 
 import attrs
 
@@ -24,6 +25,8 @@ from trouper.journal.segment import Block, Damage, Scan, Segment, judge_tail, lo
 #: What a damaged header may still say. Neither is believed: an epoch may be too high, and a checksum must fit the record behind it.
 _EPOCH = re.compile(rb'"epoch":([0-9]{1,9})')
 _PREVIOUS = re.compile(rb'"previous":"([0-9a-f]{8})"')
+#: The beginning of a line whose JSON may be unreadable: the last of its sequences, and its checksum.
+_ENVELOPE = re.compile(rb"(?:\d{1,20}-)?(\d{1,20}) \d{1,7} ([0-9a-f]{8})\+? ")
 
 
 @attrs.frozen
@@ -81,12 +84,14 @@ class Salvage:
         told = [part for part in parts if isinstance(part, Damage)]
         segments = _in_order([part for part in parts if isinstance(part, Segment)])
         paths = {segment.path for segment in segments}
+        end = ""
         for segment in segments:
             header = segment.header
             if header.first <= self.last:
                 told.append(Damage(segment.path, 0, f"the segment repeats records from {header.first}"))
                 continue
             self.segments += 1
+            end = max(end, segment.path)
             is_last = segment is parts[-1]
             if segment.path in restored:
                 yield Gap(self.last + 1, self.last, restored[segment.path])
@@ -104,7 +109,6 @@ class Salvage:
                 yield self._gap_until(header.first - 1, damage)
             self.checksum = segment.header.previous
             yield from self._segment(segment, is_last=is_last)
-        end = segments[-1].path if segments else ""
         for damage in told:
             # A file behind the last good one may have held any number of records.
             yield Gap(self.last + 1, self.last, damage, open_end=damage.file > end)
@@ -246,11 +250,15 @@ class Salvage:
         rest = file.pread(size - scan.offset, scan.offset)
         position = 0
         streams: dict[str, None] = {}
+        # What the line before says of itself: its sequence, and the checksums that it may have.
+        number, checksums = scan.last, (scan.checksum,)
         while (cut := rest.find(b"\n", position)) >= 0:
-            raw = rest[position:cut]
+            raw = rest[position:cut].lstrip(b"\0")
             start = position
             position = cut + 1
-            line = parse_line(raw.lstrip(b"\0"))
+            line = parse_line(raw)
+            before, follows = number, checksums
+            number, checksums = _carried(raw, follows)
             if line is None or line.first <= scan.last:
                 continue
             after = Scan(file, scan.offset + position, size, line.last, line.checksum)
@@ -264,7 +272,11 @@ class Salvage:
             streams[stream_of(line.payload)] = None
             if not _is_json(line.payload) or is_gap(line.payload):
                 continue
-            gap = Gap(scan.last + 1, line.first - 1, self._damage(segment, scan, streams), unverified=line.last)
+            proven = before == line.first - 1 and any(crc32(line.payload, each) == line.checksum for each in follows)
+            if before == line.first - 1 and not proven:
+                continue  # It does not follow from the line before: nobody knows which of the two is wrong here.
+            unverified = None if proven else line.last
+            gap = Gap(scan.last + 1, line.first - 1, self._damage(segment, scan, streams), unverified=unverified)
             return gap, Block(line.last, [line.payload]), after
         return None
 
@@ -289,6 +301,17 @@ def _line_at(file: File, offset: int, end: int) -> Line | None:
     block = file.pread(max(0, min(LINE_BYTES_MAX, end - offset)), offset)
     cut = block.find(b"\n")
     return parse_line(block[:cut]) if cut >= 0 else None
+
+
+def _carried(raw: bytes, follows: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """The sequence of a line that may be damaged, and what its checksum may be: what it says, or what its payload says behind the line before.
+
+    -1 if not even that can be read of it.
+    """
+    said = _ENVELOPE.match(raw)
+    if said is None:
+        return -1, ()
+    return int(said[1]), (int(said[2], 16), *(crc32(raw[said.end() :], each) for each in follows[:1]))
 
 
 def _is_json(payload: bytes) -> bool:
