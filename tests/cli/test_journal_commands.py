@@ -10,10 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 from terminal_driver import in_order
 
-from trouper.journal import open_log
+from trouper import Scripted, codec, open_runtime
+from trouper.core.commands import Close, Command, DeliverReply, OpenSession, Submit
+from trouper.core.decisions import step
+from trouper.core.messages import Message, Text
+from trouper.core.session import Phase, State
+from trouper.core.settings import TurnOptions
+from trouper.journal import Entry, open_log
 from trouper.journal.format import HEADER_MARK, decode_control, encode_control
+from trouper.models import reply
 
 Run = Callable[..., object]
 COMMANDS = (("ls",), ("ls", "--segments"), ("show",), ("tail",), ("verify",), ("replay",))
@@ -136,7 +144,7 @@ def test_replay_decides_every_command_again(trouper, filled: Path) -> None:
         "ok: today's code decides",
     )
     *steps, verdict = lines(trouper("journal", "replay", "--json", filled).out)
-    assert verdict == {"ok": True, "rerun": len(steps), "divergences": []}
+    assert verdict == {"ok": True, "rerun": len(steps), "divergences": [], "holes": []}
 
 
 def test_replay_gives_the_state_at_a_record_and_what_changed_between_two(trouper, filled: Path) -> None:
@@ -269,3 +277,69 @@ def test_a_closed_pipe_ends_quietly(filled: Path) -> None:
     )
     os.close(writer)
     assert done.returncode == 141 and done.stderr == ""
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    """A root with a closed session in several segments, and one that goes on."""
+    root = tmp_path / "long"
+    log = open_log(root, segment_bytes=4096)
+    state, n = State(), 0
+    commands: list[Command] = [OpenSession("old", 1.5)]
+    for turn in range(1, 20):
+        commands.append(Submit("x" * 300, 1.5, TurnOptions()))
+        commands.append(DeliverReply(turn, 1, Message("assistant", (Text("Yes."),)), "end_turn", 1.5))
+    for command in (*commands, Close(1.5)):
+        events, state = step(state, command)
+        record = codec.Record("old", n, log.epoch, 1.5, command, events)
+        n += len(events)
+        log.append(Entry(record.session, record.id, *codec.encode(record)))
+        log.sync()
+    assert state.phase is Phase.CLOSED
+    log.close()
+
+    async def go_on() -> None:
+        async with open_runtime(root, model=Scripted([reply("Hello.")])) as runtime:
+            await (await runtime.session("new")).ask("hello")
+
+    trio.run(go_on)
+    return root
+
+
+@pytest.mark.parametrize("fate", ["archived", "dropped"])
+def test_archive_packs_or_drops_what_only_closed_sessions_need(trouper, long: Path, fate: str) -> None:
+    """J15: by an explicit command, and the journal goes on."""
+    segments = len(list(long.glob("segment-*.log")))
+    records = len(lines(trouper("journal", "show", "--json", long).out))
+    done = trouper("journal", "archive", long, *(["--drop"] if fate == "dropped" else []))
+    assert done.code == 0 and done.out.count(f"{fate} segment") == segments - 1
+    states = [row["state"] for row in lines(trouper("journal", "ls", "--segments", "--json", long).out)]
+    assert states == [fate] * (segments - 1) + ["sealed"]
+    assert trouper("journal", "verify", long).code == 0
+    left = lines(trouper("journal", "show", "--json", long).out)
+    assert (len(left) == records) is (fate == "archived")
+    rows = {row["session"]: row["phase"] for row in lines(trouper("journal", "ls", "--json", long).out)}
+    assert rows == {"old": "closed", "new": "idle"}
+    again = trouper("journal", "archive", long)
+    assert again.code == 0 and again.out.startswith("nothing to do")
+
+
+def test_archive_leaves_alone_what_another_process_writes(trouper, long: Path) -> None:
+    """J9, J15"""
+    log = open_log(long)
+    try:
+        done = trouper("journal", "archive", long)
+    finally:
+        log.close()
+    assert done.code == 75
+    one_line(done.err)
+
+
+def test_replay_tells_a_hole_and_goes_on_with_the_other_sessions(trouper, damaged: Path, tmp_path: Path) -> None:
+    """J10, I18"""
+    assert trouper("journal", "repair", damaged, tmp_path / "new").code == 0
+    done = trouper("journal", "replay", tmp_path / "new")
+    assert done.code == 0 and done.err == ""
+    assert "hole: session" in done.out and "other#" in done.out
+    *_, verdict = lines(trouper("journal", "replay", "--json", tmp_path / "new").out)
+    assert verdict["ok"] and len(verdict["holes"]) == 1

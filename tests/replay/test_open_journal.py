@@ -132,11 +132,47 @@ def test_a_hole_is_named_and_never_skipped(root: Path, tmp_path: Path) -> None:
         journal.state_at(journal.last, "one")
 
 
+def test_a_hole_in_one_session_hides_no_other(root: Path, tmp_path: Path) -> None:
+    """J10, I18: steps and verdict of the other sessions are there, and the hole is named."""
+    segment = root / "segment-00000001.log"
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"Let me see.")] ^= 1
+    segment.write_bytes(data)
+    repair(root, tmp_path / "repaired")
+    journal = open_journal(tmp_path / "repaired")
+    seen: list[str] = []
+    with pytest.raises(ReplayGap, match="'one' has a hole before event"):
+        seen.extend(step.record.session for step in journal.steps())
+    assert seen == ["one", "one", "two", "two", "two"]
+    verdict = journal.verify()
+    assert verdict.ok and verdict.rerun == len(seen)
+    assert [hole.facts["session"] for hole in verdict.holes] == ["one"]
+
+
+@pytest.mark.parametrize("seq", [-1, 10**9, "3", 3.5, True, None])
+def test_a_place_that_the_journal_does_not_have_is_named(root: Path, tmp_path: Path, seq: object) -> None:
+    journal = open_journal(root)
+    for look in (
+        lambda: journal.state_at(seq, "one"),  # type: ignore[arg-type]
+        lambda: journal.diff(1, seq, "one"),  # type: ignore[arg-type]
+        lambda: journal.fork(seq, tmp_path / "fork"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError, match=r"no record 1000000000; the last one is 9|whole number from 0 up"):
+            look()
+    assert not (tmp_path / "fork").exists()
+    assert journal.state_at(0, "one") == State()
+
+
 def test_misuse_is_named(root: Path, tmp_path: Path) -> None:
     journal = open_journal(root)
     with pytest.raises(UsageError, match="holds 2 sessions"):
         journal.state_at(3)
     with pytest.raises(UsageError, match="no session 'nobody'"):
         journal.state_at(3, "nobody")
+    for read in (journal.steps, journal.records):
+        with pytest.raises(UsageError, match="no session 'nobody'; there is: one, two"):
+            list(read("nobody"))
+    with pytest.raises(UsageError, match="empty"):
+        open_journal("")
     with pytest.raises(JournalNotFound):
         open_journal(tmp_path / "nowhere")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -65,6 +66,10 @@ def _parser() -> Parser:
     repair.add_argument("target", metavar="NEW", help="where to write; must not exist")
     add_json(repair)
     repair.set_defaults(command=_repair, root=None, profile=None)
+
+    archive = commands.add_parser("archive", help="pack away the segments that hold ended sessions only, or drop them")
+    archive.add_argument("--drop", action="store_true", help="delete the records for good instead of packing them")
+    _finish(archive, _archive)
     return parser
 
 
@@ -95,7 +100,10 @@ def _ls(options: argparse.Namespace) -> int:
         for segment in layout.segments:
             footer = segment.footer
             last = footer.last if footer is not None else None
-            fate = "archived" if segment.archive else "sealed" if segment.sealed else "live"
+            if segment.is_stub:
+                fate = "archived" if segment.archive else "dropped"
+            else:
+                fate = "sealed" if segment.sealed else "live"
             if options.json:
                 out.json(
                     {
@@ -324,12 +332,16 @@ def _replay(options: argparse.Namespace) -> int:
 def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -> int:
     """Every step with the phase that it led to; then the verdict of deciding everything again."""
     from trouper.core.outstanding import outstanding
-    from trouper.replay import Journal
+    from trouper.replay import Journal, ReplayGap, Step
 
     assert isinstance(journal, Journal)
-    if options.session is not None:
-        journal.state_at(0, options.session)  # Complains if there is no such session.
-    for step in journal.steps(options.session):
+
+    def steps() -> Iterator[Step]:
+        # A hole comes behind all other steps, and is told with the verdict.
+        with contextlib.suppress(ReplayGap):
+            yield from journal.steps(options.session)
+
+    for step in steps():
         record, after = step.record, step.after
         owed = [" ".join(map(str, key)) for key in outstanding(after)]
         if options.json:
@@ -357,11 +369,19 @@ def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -
     verdict = journal.verify()
     if options.json:
         out.json(
-            {"ok": verdict.ok, "rerun": verdict.rerun, "divergences": [str(found) for found in verdict.divergences]}
+            {
+                "ok": verdict.ok,
+                "rerun": verdict.rerun,
+                "divergences": [str(found) for found in verdict.divergences],
+                "holes": [str(hole) for hole in verdict.holes],
+            }
         )
-    elif verdict.ok:
+        return 0 if verdict.ok else DAMAGED
+    for hole in verdict.holes:
+        out.line(f"{out.style('hole', 'yellow')}: {clean_line(str(hole))}")
+    if verdict.ok:
         out.line(f"{out.style('ok', 'green')}: today's code decides all {plural(verdict.rerun, 'command')} as recorded")
-    for divergence in () if options.json else verdict.divergences:
+    for divergence in verdict.divergences:
         out.line(f"{out.style('differs', 'red')}: {clean_line(str(divergence))}")
     return 0 if verdict.ok else DAMAGED
 
@@ -401,4 +421,46 @@ def _repair(options: argparse.Namespace) -> int:
         else:
             word, lost = "gap", f"records {gap.first} to {gap.last}" if gap.last > gap.first else f"record {gap.first}"
         out.line(f"{out.style(word, 'yellow')}: {lost}: {clean_line(str(gap.damage))}")
+    return 0
+
+
+# --- archive ---
+
+
+def _archive(options: argparse.Namespace) -> int:
+    """Nothing else ever deletes or packs a record (J15)."""
+    from trouper.core.session import Phase
+    from trouper.journal import retire
+
+    root, out = root_of(options), Terminal()
+    with open_view(root) as view:
+        ended = {name for name, state in view.states() if state.phase is Phase.CLOSED}
+        snapshot = view.log.snapshot()
+        # What no snapshot covers is read at the next start.
+        covered = snapshot.seq if snapshot is not None else 0
+    retired = retire(root, ended, fate="drop" if options.drop else "archive", before=covered)
+    word = "dropped" if options.drop else "archived"
+    for each in retired:
+        if options.json:
+            out.json(
+                {
+                    "segment": each.number,
+                    "first": each.first,
+                    "last": each.last,
+                    "sessions": list(each.streams),
+                    "archive": each.archive or None,
+                    "bytes_before": each.bytes_before,
+                    "bytes_after": each.bytes_after,
+                    "blobs": each.blobs,
+                }
+            )
+        else:
+            out.line(
+                f"{word} segment {each.number}: records {each.first} to {each.last} of {plural(len(each.streams), 'session')}, "
+                f"{size_of(each.bytes_before)} -> {size_of(each.bytes_after)}"
+            )
+    if not retired and not options.json:
+        out.line(
+            "nothing to do: every full segment holds a session that is not closed, or records that no snapshot covers"
+        )
     return 0

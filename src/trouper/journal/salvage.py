@@ -251,7 +251,8 @@ class Salvage:
         position = 0
         streams: dict[str, None] = {}
         # What the line before says of itself: its sequence, and the checksums that it may have.
-        number, checksums = scan.last, (scan.checksum,)
+        number = scan.last
+        checksums: tuple[int, ...] = (scan.checksum,)
         while (cut := rest.find(b"\n", position)) >= 0:
             raw = rest[position:cut].lstrip(b"\0")
             start = position

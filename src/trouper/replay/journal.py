@@ -49,11 +49,15 @@ class Divergence:
 
 @frozen
 class Verdict:
-    """The bytes, and the meaning: every command decided again with today's code, up to the first difference of each session."""
+    """The bytes, and the meaning: every command decided again with today's code, up to the first difference of each session.
+
+    A session of which records are missing, because a repair or an explicit command took them out, is decided up to there; `holes` says where.
+    """
 
     report: Report
     rerun: int
     divergences: tuple[Divergence, ...]
+    holes: tuple[ReplayGap, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -89,13 +93,18 @@ class Journal:
     @property
     def last(self) -> int:
         """The sequence of the last record; 0 in an empty journal."""
-        last = 0
-        for raw in self._reader.records():
+        live = self._reader.layout().live
+        if live is not None and live.footer is not None:
+            return live.footer.last
+        last = live.header.first - 1 if live is not None else 0
+        for raw in self._reader.records(after=last):
             last = raw.seq
         return last
 
     def records(self, session: str | None = None, *, after: int = 0, upto: int | None = None) -> Iterator[codec.Record]:
         """Records with `after` < sequence <= `upto`, of one session or of all, in order; those of the memory (`~memory`) are among them."""
+        if session is not None:
+            self._known(session)
         for raw in self._reader.records(after=after, stream=session):
             if upto is not None and raw.seq > upto:
                 return
@@ -103,24 +112,28 @@ class Journal:
                 yield codec.decode(raw.payload, raw.seq)
 
     def steps(self, session: str | None = None) -> Iterator[Step]:
-        """Each record with the state of its session before and after it."""
-        states: dict[str, State] = {}
-        expected: dict[str, int] = {}
+        """Each record with the state of its session before and after it.
+
+        A session of which records are missing ends before the hole; once all the others are through, the first hole is raised as `ReplayGap`.
+        """
+        fold = _Fold()
         for record in self.records(session):
-            if not is_session(record.session):
-                continue
-            before = states.get(record.session, State())
-            after = _folded(before, record, expected)
-            states[record.session] = after
-            yield Step(record, before, after)
+            step = fold.step(record)
+            if step is not None:
+                yield step
+        for hole in fold.holes.values():
+            raise hole
 
     def state_at(self, seq: int, session: str | None = None) -> State:
-        """The state of a session after the journal's record `seq`; a journal of one session needs no name."""
+        """The state of a session after the journal's record `seq` (0: before the first); a journal of one session needs no name."""
         name = self._only(session)
-        state, expected = State(), dict[str, int]()
+        self._check(seq)
+        fold = _Fold()
         for record in self.records(name, upto=seq):
-            state = _folded(state, record, expected)
-        return state
+            fold.step(record)
+            if fold.holes:
+                raise fold.holes[name]
+        return fold.states.get(name, State())
 
     def diff(self, before: int, after: int, session: str | None = None) -> tuple[Difference, ...]:
         """What changed in a session between two sequences."""
@@ -134,20 +147,16 @@ class Journal:
             return Verdict(report, 0, ())
         found: dict[str, Divergence] = {}
         rerun = 0
-        states: dict[str, State] = {}
-        expected: dict[str, int] = {}
+        fold = _Fold()
         for record in self.records():
-            if not is_session(record.session):
-                continue
-            before = states.get(record.session, State())
-            if record.session not in found:
+            step = fold.step(record)
+            if step is not None and record.session not in found:
                 rerun += 1
-                problem = _decided_otherwise(before, record)
+                problem = _decided_otherwise(step.before, record)
                 if problem is not None:
                     command = type(record.cause).__name__
                     found[record.session] = Divergence(record.seq, record.session, command, problem)
-            states[record.session] = _folded(before, record, expected)
-        return Verdict(report, rerun, tuple(found.values()))
+        return Verdict(report, rerun, tuple(found.values()), tuple(fold.holes.values()))
 
     def fork(self, seq: int, target: str | os.PathLike[str], session: str | None = None) -> Forked:
         """A new journal in `target` that holds this one's records up to `seq`, of one session or of all. Blocks.
@@ -157,6 +166,7 @@ class Journal:
         place = os.path.abspath(target)
         if os.path.lexists(place):
             raise JournalExists(f"the target {place!r} exists already; give another, or remove it first", root=place)
+        self._check(seq)
         if session is not None:
             self._known(session)
         names: dict[str, None] = {}
@@ -183,34 +193,60 @@ class Journal:
         return names[0]
 
     def _known(self, session: str) -> str:
+        if isinstance(session, str):
+            for raw in self._reader.records(stream=session):
+                if not is_gap(raw.payload):
+                    return session
         names = self.sessions
-        if session not in names:
-            there = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "none"
-            raise UsageError(
-                f"the journal {self.root!r} has no session {session!r}; there is: {there}", session=session
-            )
-        return session
+        there = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "none"
+        raise UsageError(f"the journal {self.root!r} has no session {session!r}; there is: {there}", session=session)
+
+    def _check(self, seq: object) -> None:
+        if not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
+            raise UsageError(f"{seq!r} is no place in a journal; give a whole number from 0 up", seq=seq)
+        last = self.last
+        if seq > last:
+            for _ in self._reader.records(after=last):
+                pass  # Damage behind the last good record is told as what it is.
+            raise UsageError(f"the journal {self.root!r} has no record {seq}; the last one is {last}", seq=seq)
 
 
 def open_journal(path: str | os.PathLike[str]) -> Journal:
     """The journal in a directory, for reading: takes no lock, changes nothing."""
+    if not os.fspath(path):
+        raise UsageError("the path of the journal is empty; give the directory that holds the segments")
     return Journal(open_reader(path))
 
 
-def _folded(state: State, record: codec.Record, expected: dict[str, int]) -> State:
-    wanted = expected.get(record.session, 0)
-    if record.n != wanted:
-        raise ReplayGap(
-            f"session {record.session!r} has a hole before event {record.n} (expected {wanted}), at record {record.seq}; "
-            "look at the states before it, or at other sessions",
-            session=record.session,
-            event=record.n,
-            seq=record.seq,
-        )
-    expected[record.session] = record.n + len(record.events)
-    for event in record.events:
-        state = evolve(state, event)
-    return state
+class _Fold:
+    """The states of sessions as their records come; a session of which some are missing is folded no further."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, State] = {}
+        self.holes: dict[str, ReplayGap] = {}
+        self._expected: dict[str, int] = {}
+
+    def step(self, record: codec.Record) -> Step | None:
+        """Fold one record; None if it is behind a hole, or not a session's."""
+        name = record.session
+        if name in self.holes or not is_session(name):
+            return None
+        wanted = self._expected.get(name, 0)
+        if record.n != wanted:
+            self.holes[name] = ReplayGap(
+                f"session {name!r} has a hole before event {record.n} (expected {wanted}), at record {record.seq}; "
+                "look at the states before it, or at other sessions",
+                session=name,
+                event=record.n,
+                seq=record.seq,
+            )
+            return None
+        self._expected[name] = record.n + len(record.events)
+        before = after = self.states.get(name, State())
+        for event in record.events:
+            after = evolve(after, event)
+        self.states[name] = after
+        return Step(record, before, after)
 
 
 def _decided_otherwise(state: State, record: codec.Record) -> str | None:
