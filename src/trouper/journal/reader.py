@@ -43,15 +43,21 @@ class Reader:
     """The records of a journal in order. Every record is checked as it is read; damage raises, and is never skipped."""
 
     def __init__(self, disk: Disk, root: str) -> None:
-        self._disk = disk
+        self.disk = disk
         self.root = root
 
     def layout(self) -> Layout:
-        return read_layout(self._disk, self.root)
+        return read_layout(self.disk, self.root)
 
     def records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord]:
         """Records with a sequence above `after`, of one stream or of all; ends at the last one that is written."""
         mark = b'"session":"%b"' % stream.encode() if stream is not None else b""
+        try:
+            yield from self._records(after, stream, mark)
+        except OSError as error:
+            raise opening_error(self.root, error, "read") from error
+
+    def _records(self, after: int, stream: str | None, mark: bytes) -> Iterator[RawRecord]:
         while True:
             ended_sealed = False
             newest = 0
@@ -116,11 +122,11 @@ class Reader:
     def open_segment(self, segment: Segment) -> File:
         """The file of a segment; that of an archived one is unpacked into memory."""
         if not segment.archive:
-            return self._disk.open_read(segment.path)
+            return self.disk.open_read(segment.path)
         memory = MemoryDisk()
         file = memory.create("/segment")
         try:
-            file.write(gzip.decompress(read_whole(self._disk, segment.archive)))
+            file.write(gzip.decompress(read_whole(self.disk, segment.archive)))
         except (OSError, EOFError, ValueError) as error:
             streams = segment.footer.streams if segment.footer is not None else ()
             raise damaged(
@@ -133,7 +139,7 @@ class Reader:
         if found is None:
             return payload
         digest, size, head = found
-        body = check_blob(self._disk, self.root, digest, size, stream_of(payload))
+        body = check_blob(self.disk, self.root, digest, size, stream_of(payload))
         if isinstance(body, Damage):
             raise damaged(self.root, body)
         return with_blob(head, body)
@@ -184,8 +190,8 @@ def check_root(disk: Disk, root: str) -> None:
         raise opening_error(root, error) from error
 
 
-def opening_error(root: str, error: OSError) -> JournalError:
-    """The named error for what the system said while a journal was being opened."""
+def opening_error(root: str, error: OSError, what: str = "opened") -> JournalError:
+    """The named error for what the system said while a journal was being opened, or read."""
     said = f"{error.strerror}: {error.filename!r}" if error.filename else str(error.strerror or error)
     kind: type[JournalError] = JournalFailed
     remedy = "check the disk and try again: what was acknowledged is kept"
@@ -197,7 +203,7 @@ def opening_error(root: str, error: OSError) -> JournalError:
         kind, remedy = JournalReadOnly, "its file system is read-only: mount it writable, or give another directory"
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         remedy = "too many files are open: close some, or raise the limit"
-    return kind(f"the journal {root!r} cannot be opened ({said}); {remedy}", root=root, errno=error.errno)
+    return kind(f"the journal {root!r} cannot be {what} ({said}); {remedy}", root=root, errno=error.errno)
 
 
 def open_reader(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Reader:

@@ -10,6 +10,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from typing import cast
 from zlib import crc32
 
 import attrs
@@ -33,6 +34,7 @@ from trouper.journal.reader import Reader, open_reader, opening_error
 from trouper.journal.salvage import Dropped, Gap, Salvage
 from trouper.journal.segment import Block, Damage
 from trouper.journal.snapshots import newest_snapshot
+from trouper.journal.tolerant import TolerantDisk
 
 
 @attrs.frozen
@@ -59,7 +61,7 @@ def repair(
     The new journal gets its name when it is complete; until then it is `target` with `.tmp` behind it.
     """
     disk = OsDisk() if disk is None else disk
-    reader = open_reader(root, disk=disk)
+    reader = open_reader(root, disk=cast(Disk, TolerantDisk(disk)))
     place = os.path.abspath(target)
     building = place + TEMPORARY_SUFFIX
     for taken in (place, building):
@@ -97,7 +99,7 @@ def _records(
             for seq, payload in enumerate(found.payloads, found.first):
                 blob = blob_of(payload)
                 if blob is not None:
-                    body = check_blob(disk, reader.root, blob[0], blob[1], stream_of(payload))
+                    body = check_blob(reader.disk, reader.root, blob[0], blob[1], stream_of(payload))
                     if isinstance(body, Damage):
                         gap = Gap(seq, seq, body)
                         yield seq, _payload(gap), gap

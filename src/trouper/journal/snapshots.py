@@ -56,9 +56,10 @@ class Snapshot:
     def read(self, name: str) -> bytes:
         """The payload of a section, checked; `KeyError` if there is none, `JournalDamaged` if it is not what was written."""
         offset, size, checksum = self._index[name]
-        payload = self._file.pread(size, offset)
-        while len(payload) < size and (more := self._file.pread(size - len(payload), offset + len(payload))):
-            payload += more
+        try:
+            payload = b"".join(read_range(self._file, offset, offset + size))
+        except OSError:
+            payload = b""
         if len(payload) != size or crc32(payload) != checksum:
             raise JournalDamaged(
                 f"section {name!r} of the snapshot {self.path!r} is damaged; build the state from the records instead, and delete the file",
@@ -144,7 +145,10 @@ def open_snapshot(disk: Disk, path: str, journal: str) -> Snapshot | Damage:
         file = disk.open_read(path)
     except OSError as error:
         return Damage(path, 0, f"the snapshot cannot be opened: {error.strerror}")
-    found = _open(file, path, journal)
+    try:
+        found = _open(file, path, journal)
+    except OSError as error:
+        found = Damage(path, 0, f"the snapshot cannot be read: {error.strerror}")
     if isinstance(found, Damage):
         file.close()
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import cast
 
 import attrs
 
@@ -13,6 +14,7 @@ from trouper.journal.reader import open_reader
 from trouper.journal.salvage import Gap, Salvage, TornTail
 from trouper.journal.segment import Block, Damage
 from trouper.journal.snapshots import newest_snapshot
+from trouper.journal.tolerant import TolerantDisk
 
 
 @attrs.frozen
@@ -37,7 +39,8 @@ class Report:
 def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
     """Read the whole journal and report what is wrong; changes nothing, and needs no lock."""
     disk = OsDisk() if disk is None else disk
-    reader = open_reader(root, disk=disk)
+    tolerant = TolerantDisk(disk)
+    reader = open_reader(root, disk=cast(Disk, tolerant))
     salvage = Salvage(reader)
     records = 0
     damage: list[Damage] = []
@@ -50,7 +53,7 @@ def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
                 # Few records end in a digit and a brace; those of a blob do.
                 if payload[-2] <= 0x39 and (blob := blob_of(payload)) is not None and blob[0] not in checked:
                     checked.add(blob[0])
-                    body = check_blob(disk, reader.root, blob[0], blob[1], stream_of(payload))
+                    body = check_blob(reader.disk, reader.root, blob[0], blob[1], stream_of(payload))
                     if isinstance(body, Damage):
                         damage.append(body)
         elif isinstance(found, Gap):
@@ -72,7 +75,7 @@ def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
         segments=salvage.segments,
         bytes=salvage.bytes,
         blobs=len(checked),
-        damage=tuple(damage),
+        damage=(*tolerant.unreadable.values(), *damage),
         torn=torn,
         snapshots=snapshots,
     )
