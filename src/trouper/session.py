@@ -14,7 +14,7 @@ import trio
 from attrs import frozen
 
 from trouper import codec
-from trouper._errors import CommandRejected, UsageError, WorldError
+from trouper._errors import CommandRejected, TrouperError, UsageError, WorldError
 from trouper.actors import structured
 from trouper.actors.errors import ActorGone, AskLost
 from trouper.actors.feed import Feed, Lagged
@@ -26,6 +26,7 @@ from trouper.core.ids import CallId
 from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
 from trouper.core.session import Phase, State
+from trouper.journal import JournalFailed
 from trouper.models.protocol import Model
 from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
@@ -110,9 +111,7 @@ class Turn:
                 self._finish()
             return CaughtUp()
         except StopAsyncIteration:
-            raise SessionEnded(
-                f"session {self._session.id!r} ended before its turn did; open it again to see what became of it"
-            ) from None
+            raise self._session._gone("ended before its turn did; open it again to see what became of it") from None
         if type(event) is TurnEnded and event.turn == self.number:
             self._finish()
         return event
@@ -242,7 +241,7 @@ class Session(BackgroundSide):
             with trio.CancelScope(shield=True):
                 try:
                     await self._interrupt(Interrupt(self._now(), "the caller left the turn", turn.number))
-                except (SessionEnded, CommandRejected):
+                except (SessionEnded, CommandRejected, JournalFailed):
                     return
         running = self._state.turn
         if running is None or running.number != turn.number:
@@ -420,13 +419,18 @@ class Session(BackgroundSide):
                 raise CommandRejected(
                     f"session {self.id!r} is closed, and stays so; open another one", session=self.id
                 ) from error
-            raise SessionEnded(
-                f"session {self.id!r} has ended; open it again with runtime.session({self.id!r})", session=self.id
-            ) from error
+            raise self._gone(f"has ended; open it again with runtime.session({self.id!r})") from error
         except AskLost as error:
-            raise SessionEnded(
-                f"session {self.id!r} failed while it handled this and was restarted; look at its state, then try again"
+            raise self._gone(
+                "failed while it handled this and was restarted; look at its state, then try again"
             ) from error
+
+    def _gone(self, how: str) -> TrouperError:
+        """Why there is nobody to answer. Where the journal has failed, that is why: no session can go on, nor be opened again."""
+        failure = self._actor.ground.writer.failure
+        if failure is not None:
+            return JournalFailed(failure.message, **failure.facts)
+        return SessionEnded(f"session {self.id!r} {how}", session=self.id)
 
     def _now(self) -> float:
         return self._actor.ground.environment.now()
