@@ -17,7 +17,7 @@ LAYERS = (
     ("reading", "writing", "codec", "redaction"),
     ("journal",),
     ("actors", "models", "tools", "stores"),
-    ("roster", "services", "subscription", "session"),
+    ("roster", "services", "subscription", "block", "session"),
     ("runtime", "events"),
     ("replay",),
     ("testing",),

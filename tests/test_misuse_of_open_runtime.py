@@ -31,6 +31,8 @@ async def fine() -> str:
         {"limits": 5},
         {"budget": 5},
         {"root": ""},
+        {"root": 5},
+        {"model": Scripted},
     ],
     ids=lambda mistake: next(iter(mistake)),
 )

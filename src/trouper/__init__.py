@@ -18,6 +18,7 @@ The map of the package; imports point up this list only:
     models/        the Model protocol and its clients
     tools/         the tool contract, guards, built-in tools
     roster.py      what the journal knows of every session
+    block.py       `async with` blocks that say how they are meant
     session.py     a session as users hold it
     runtime.py     open_runtime: the nursery tree
     events.py      every event, by name

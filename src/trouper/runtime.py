@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ import trio
 from attrs import frozen
 
 from trouper import codec
-from trouper._errors import ConfigError, InternalError, TrouperError
+from trouper._errors import ConfigError, InternalError, TrouperError, UsageError
 from trouper.actors.environment import Environment
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
@@ -36,6 +36,7 @@ from trouper.actors.restart import Restart
 from trouper.actors.session import SESSION_RESTART, SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
 from trouper.actors.triggers import TRIGGER_RESTART, Act, When, run_trigger
+from trouper.block import Block
 from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted
 from trouper.core.ids import MEMORY_STREAM, TaskId, check_name
 from trouper.core.memory import Memories
@@ -86,6 +87,10 @@ class SessionInfo:
     phase: str
     turns: int
     open: bool
+
+
+class RuntimeEnded(UsageError):
+    """The block of this runtime has been left."""
 
 
 class Runtime(Overview):
@@ -149,7 +154,17 @@ class Runtime(Overview):
         tools: Iterable[ToolSource] | None = None,
         budget: Budget | None = None,
     ) -> Session:
-        """Open a session: a new one, or the one that the journal knows under this name."""
+        """Open a session: a new one, or the one that the journal knows under this name.
+
+        What is given besides is this session's own from now on; what is left out stays as it was.
+        """
+        if self._closed:
+            raise RuntimeEnded("the runtime is closed; open sessions inside its `async with open_runtime(...)` block")
+        if system is not None and not isinstance(system, str):
+            raise UsageError(f"system={system!r} is no text; give the system prompt as text")
+        _check_model(model)
+        if budget is not None:
+            _check_budget(budget)
         name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
         handle = self._handles.get(name)
         if handle is None or handle._ref.exit is not None:
@@ -442,8 +457,7 @@ class Runtime(Overview):
             logger.warning("no snapshot was written: %s; the next start folds the records instead", error)
 
 
-@asynccontextmanager
-async def open_runtime(
+def open_runtime(
     root: str | os.PathLike[str] | None = None,
     *,
     model: Model | None = None,
@@ -455,16 +469,36 @@ async def open_runtime(
     hooks: Sequence[Hooks] = (),
     environment: Environment | None = None,
     disk: Disk | None = None,
-) -> AsyncIterator[Runtime]:
-    """Run Trouper inside this block.
+) -> AbstractAsyncContextManager[Runtime]:
+    """Run Trouper inside this block: `async with open_runtime("./state") as runtime:`.
 
     `root`: the directory of the journal and the sessions' files; `None` is the default profile's. `durability`: "fsync" survives a power cut, "write"
     a killed process, "memory" nothing. Without a `model` the simulated one serves, which needs no key.
     """
+    return Block(
+        lambda: _open_runtime(
+            root, model, tools, limits, budget, durability, policies, hooks, environment or Environment(), disk
+        ),
+        "async with open_runtime(...) as runtime:",
+    )
+
+
+@asynccontextmanager
+async def _open_runtime(
+    root: str | os.PathLike[str] | None,
+    model: Model | None,
+    tools: Iterable[ToolSource],
+    limits: Limits | None,
+    budget: Budget | None,
+    durability: Level,
+    policies: Sequence[Rule],
+    hooks: Sequence[Hooks],
+    environment: Environment,
+    disk: Disk | None,
+) -> AsyncIterator[Runtime]:
     limits = Limits() if limits is None else limits
     budget = Budget() if budget is None else budget
     _check_arguments(root, model, tools, limits, budget, policies, hooks)
-    environment = Environment() if environment is None else environment
     path = _root_path(root, durability)
     outfit = Outfit(
         model=_default_model() if model is None else model,
@@ -589,22 +623,34 @@ def _check_arguments(
     root: object, model: object, tools: object, limits: object, budget: object, policies: object, hooks: object
 ) -> None:
     """A mistake in the call is told here, in the caller's words, and not by a session later."""
-    if root is not None and not os.fspath(root):  # type: ignore[call-overload]
+    if root is not None and not isinstance(root, str | os.PathLike):
+        raise ConfigError(f"root={root!r} is no directory; give its path, or leave it out for the default profile")
+    if root is not None and not os.fspath(root):
         raise ConfigError("the root is an empty name; give a directory, or leave it out for the default profile")
-    if model is not None and not callable(getattr(model, "stream", None)):
-        raise ConfigError(f"{model!r} is no model; give one of trouper.models, or an object with `stream(request)`")
+    _check_model(model)
     if isinstance(tools, Tool | str) or not isinstance(tools, Iterable):
         raise ConfigError(f"tools={tools!r} is no list of tools; write tools=[...]")
     if not isinstance(limits, Limits):
         raise ConfigError(f"limits={limits!r} is no Limits; write limits=Limits(...)")
-    if not isinstance(budget, Budget):
-        raise ConfigError(f"budget={budget!r} is no Budget; write budget=Budget(...)")
+    _check_budget(budget)
     for what, given, kind in (("policies", policies, Rule), ("hooks", hooks, Hooks)):
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise ConfigError(f"{what}={given!r} is no list; write {what}=[{kind.__name__}(...)]")
         for item in given:
             if not isinstance(item, kind):
                 raise ConfigError(f"{item!r} in {what} is no {kind.__name__}; write {what}=[{kind.__name__}(...)]")
+
+
+def _check_model(model: object) -> None:
+    if isinstance(model, type):
+        raise ConfigError(f"model={model.__name__} is a class; give an object of it: model={model.__name__}(...)")
+    if model is not None and not callable(getattr(model, "stream", None)):
+        raise ConfigError(f"{model!r} is no model; give one of trouper.models, or an object with `stream(request)`")
+
+
+def _check_budget(budget: object) -> None:
+    if not isinstance(budget, Budget):
+        raise ConfigError(f"budget={budget!r} is no Budget; write budget=Budget(...)")
 
 
 def _root_path(root: str | os.PathLike[str] | None, durability: Level) -> str:

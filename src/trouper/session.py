@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import mimetypes
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,7 @@ from trouper.actors.errors import ActorGone, AskLost
 from trouper.actors.feed import Feed, Lagged
 from trouper.actors.reference import Ref
 from trouper.actors.session import SessionActor, SessionEvent, Step
+from trouper.block import Block
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
 from trouper.core.events import CompactionEnded, TurnEnded
 from trouper.core.ids import CallId
@@ -71,6 +73,8 @@ class TurnResult:
 
 @frozen
 class SessionStatistics:
+    """A session in figures: see `Session.statistics()`."""
+
     session: str
     phase: str
     turns: int
@@ -166,6 +170,7 @@ class Session(BackgroundSide):
 
     @property
     def id(self) -> str:
+        """The name under which the journal knows it."""
         return self._actor.session
 
     @property
@@ -198,7 +203,10 @@ class Session(BackgroundSide):
         reads the events can approve calls; if nobody can, calls that need an approval are denied.
         """
         feed = Feed(self._actor.outfit.limits.subscriber_events, attended=attended)
-        return self._turn(feed, self._actor.turn_feeds, text, attachments, output, model)
+        return Block(
+            lambda: self._turn(feed, self._actor.turn_feeds, text, attachments, output, model),
+            "async with session.turn(...) as turn:",
+        )
 
     @asynccontextmanager
     async def _turn(
@@ -317,6 +325,7 @@ class Session(BackgroundSide):
         await self._ask(Approve(CallId(call), self._now(), by, always))
 
     async def deny(self, call: str, reason: str = "") -> None:
+        """Refuse one call; the model reads the reason."""
         await self._ask(Deny(CallId(call), self._now(), reason))
 
     async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
@@ -356,6 +365,8 @@ class Session(BackgroundSide):
         A reader that is too slow gets `CaughtUp` in place of what it missed.
         """
         feed = Feed(self._actor.outfit.limits.subscriber_events)
+        if self._ref.exit is not None:
+            feed.end()  # Nothing will come any more.
         self._actor.turn_feeds.append(feed)
         try:
             yield _Watching(feed)
@@ -363,6 +374,7 @@ class Session(BackgroundSide):
             self._actor.turn_feeds.remove(feed)
 
     def statistics(self) -> SessionStatistics:
+        """Figures as of now."""
         state = self._state
         return SessionStatistics(
             session=self.id,
@@ -399,6 +411,8 @@ class Session(BackgroundSide):
             raise UsageError(
                 f"the prompt has {len(text)} characters, more than Limits.input_chars={limits.input_chars}; attach a file"
             )
+        if isinstance(attachments, str | Path | Media) or not isinstance(attachments, Iterable):
+            raise UsageError(f"attachments={attachments!r} is no list; write attachments=[...]")
         media = tuple(_attached(item, limits.attachment_bytes) for item in attachments)
         if not text.strip() and not media:
             raise UsageError("the prompt is empty; say something or attach something")
@@ -419,7 +433,12 @@ class Session(BackgroundSide):
                 raise CommandRejected(
                     f"session {self.id!r} is closed, and stays so; open another one", session=self.id
                 ) from error
-            raise self._gone(f"has ended; open it again with runtime.session({self.id!r})") from error
+            again = f"runtime.session({self.id!r})"
+            raise self._gone(
+                f"is gone: its runtime is closed; open that again, then {again}"
+                if self._runtime._closed
+                else f"has ended; open it again with {again}"
+            ) from error
         except AskLost as error:
             raise self._gone(
                 "failed while it handled this and was restarted; look at its state, then try again"
@@ -461,6 +480,8 @@ def _attached(item: Attachment, limit: int) -> Media:
                 f"attachment {item.name or item.mime_type!r} has {size} bytes, more than Limits.attachment_bytes={limit}"
             )
         return item
+    if not isinstance(item, str | os.PathLike):
+        raise UsageError(f"{item!r} cannot be attached; give the path of a file, or trouper.Media")
     path = Path(item)
     try:
         size = path.stat().st_size

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from trouper._errors import UsageError
 from trouper.actors.feed import Feed, Lagged
 
 T = TypeVar("T")
@@ -33,6 +34,8 @@ class Subscription(Generic[T]):
         past: Callable[[int], Iterator[T]],
         is_over: Callable[[], bool],
     ) -> None:
+        if not isinstance(after, int):
+            raise UsageError(f"after={after!r} is no number; give that of the last one you have seen")
         self._feeds = feeds
         self._feed = Feed(limit)
         self._after = after
@@ -89,7 +92,8 @@ class Subscription(Generic[T]):
             self._feeds.remove(self._feed)
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_feed"):  # Else it never began.
+            self.close()
 
     async def aclose(self) -> None:
         self.close()

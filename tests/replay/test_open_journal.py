@@ -13,6 +13,7 @@ from trouper.core.session import Phase, State
 from trouper.journal import JournalExists, JournalNotFound, open_log, repair
 from trouper.models import call, reply
 from trouper.replay import ReplayGap, differences, open_journal
+from trouper.testing import check_invariants
 
 
 @tool
@@ -44,6 +45,11 @@ def test_replay_of_all_records_is_the_live_state(tmp_path: Path) -> None:
     journal = open_journal(tmp_path / "state")
     assert journal.sessions == ("one", "two")
     assert journal.state_at(journal.last, "one") == live
+
+
+def test_a_journal_opened_for_looking_can_be_checked(root: Path) -> None:
+    """The kit's checker takes what `open_journal` gives."""
+    assert check_invariants(open_journal(root), complete=True) == []
 
 
 def test_steps_lead_from_state_to_state(root: Path) -> None:

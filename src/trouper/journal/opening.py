@@ -104,7 +104,7 @@ def take_lock(disk: Disk, root: str) -> Lock:
         pid = _owner(disk, path)
         who = f"process {pid}" if pid is not None else "another process"
         raise JournalLocked(
-            f"the journal {root!r} is being written by {who}; stop that first, attach to it, or use another directory",
+            f"the journal {root!r} is being written by {who}; stop that first, or use another directory",
             root=root,
             pid=pid,
         ) from None

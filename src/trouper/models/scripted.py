@@ -151,6 +151,8 @@ class Scripted:
         for scene in script:
             if callable(scene):
                 self._scenes.append(scene)
+            elif not isinstance(scene, Sequence):
+                raise UsageError(f"{scene!r} is no reply; write Scripted([reply(...), ...])")
             elif len(scene) == 2 and callable(scene[0]):
                 self._rules.append(scene)
             else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trouper._errors import CommandRejected
+from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import NotificationId, TaskId
 from trouper.core.messages import Json
 from trouper.core.notification import (
@@ -21,6 +21,7 @@ from trouper.core.task_events import AnswerTaskInput, CreateTask, MessageTask, S
 from trouper.core.task_record import Page, Task, TaskState, listing
 from trouper.services.inbox import Inbox
 from trouper.services.questions import PendingQuestion
+from trouper.tools.contract import Tool
 
 if TYPE_CHECKING:
     from trouper.actors.session import SessionActor, Step
@@ -55,16 +56,21 @@ class BackgroundSide:
 
     async def spawn(
         self,
-        tool: str,
+        tool: str | Tool,
         arguments: Mapping[str, Json] | None = None,
         *,
         title: str = "",
         signal_on_completion: bool = True,
     ) -> Task:
-        """Start a background run of a tool; its record, at once. `ToolError` if the run may not start (B6)."""
+        """Start a background run of a tool of the session, or of its name; its record, at once. `ToolError` if the run may not start (B6)."""
         actor = self._actor
+        name = tool.name if isinstance(tool, Tool) else tool
+        if not isinstance(name, str):
+            raise UsageError(f"{tool!r} is no tool; give a tool of this session, or its name")
+        if not isinstance(arguments, Mapping | None):
+            raise UsageError(f"arguments={arguments!r} is no mapping; write arguments={{...}}")
         new = await actor.admit(
-            tool, dict(arguments or {}), title=title, signal_on_completion=signal_on_completion, by="host"
+            name, dict(arguments or {}), title=title, signal_on_completion=signal_on_completion, by="host"
         )
         made = await self._ask(CreateTask(new, self._now(), actor.owner, limits=actor.task_limits()))
         return made.state.tasks.live[new.id]
@@ -81,6 +87,7 @@ class BackgroundSide:
         return listing(self._state.tasks, state=state_named(state), kind=kind, limit=limit, before=before)
 
     def task(self, id: str) -> Task | None:
+        """The record of a task, running or ended; `None` if this session has no such task, or has archived it."""
         found: Task | None = self._state.tasks.get(id)
         return found
 
@@ -131,9 +138,11 @@ class BackgroundSide:
         return id
 
     async def acknowledge(self, *ids: str) -> None:
+        """These notifications were read: they are delivered no more (B14)."""
         await self._ask(AcknowledgeNotifications(tuple(map(NotificationId, ids)), self._now()))
 
     async def requeue(self, *ids: str, reason: str = "") -> None:
+        """These notifications were taken and not handled: they wait to be delivered again (B14)."""
         limits = self._actor.notification_limits()
         await self._ask(RequeueNotifications(tuple(map(NotificationId, ids)), reason, self._now(), limits))
 
@@ -154,10 +163,14 @@ class BackgroundSide:
         return (*found.active.values(), *found.settled.values())
 
     async def create_schedule(self, **options: Any) -> Mapping[str, Json]:
-        """`title`; `cron` (and `timezone`) or `at`; `tool` (and `arguments`) or `message`; `missed`. As the tool of this name takes them."""
+        """`title`; `cron` (and `timezone`) or `at`; `tool` (and `arguments`) or `message`; `missed`. As the tool of this name takes them.
+
+        The schedule as the journal has it now; `ToolError` if it makes no sense.
+        """
         return await self._desk.calendar.create(**options)
 
     async def cancel_schedule(self, id: str) -> bool:
+        """It will not fire again. Whether there was anything to cancel."""
         return await self._desk.calendar.cancel(id)
 
     # -- questions
@@ -172,6 +185,7 @@ class BackgroundSide:
         await self._desk.questions.answer(id, values)
 
     async def decline_question(self, id: str) -> None:
+        """The user does not want to answer; the tool is told so."""
         await self._desk.questions.decline(id)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import Factory, define, frozen
 
-from trouper import codec
+from trouper import codec, replay
 from trouper._errors import InternalError, TrouperError
 from trouper.core import history, memory
 from trouper.core.calls import Preparation
@@ -71,7 +71,7 @@ class Violation:
         return f"{self.invariant} at event {self.event} of session {self.session!r}: {self.problem}"
 
 
-Journal = str | os.PathLike[str] | Log | Reader | Iterable[codec.Record]
+Journal = str | os.PathLike[str] | Log | Reader | replay.Journal | Iterable[codec.Record]
 
 
 def check_invariants(
@@ -101,6 +101,8 @@ def records_of(journal: Journal) -> Iterator[codec.Record]:
         for raw in journal.records():
             if not is_gap(raw.payload):
                 yield codec.decode(raw.payload, raw.seq)
+    elif isinstance(journal, replay.Journal):
+        yield from journal.records()
     else:
         yield from journal
 

@@ -98,6 +98,8 @@ def tool(
             raise ToolDefinitionError(
                 f"{function.name!r} is a tool already; use it as it is, or .with_(...) to change it", tool=function.name
             )
+        if not callable(function):
+            raise ToolDefinitionError(f"{function!r} is no function; write @tool above a function, or @tool(...)")
         called = name or str(getattr(function, "__name__", ""))
         shape = read_signature(function, called, frame.f_locals)
         options: dict[str, Any] = {"display_name": display_name} if display_name is not None else {}
