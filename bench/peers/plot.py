@@ -21,6 +21,10 @@ COLOURS = {
 MARKERS = {"pydantic-ai": "o", "openai-agents": "s", "google-adk": "^", "langgraph": "D"}
 
 
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def main(source: str, target: str) -> None:
     with open(source) as file:
         run = json.load(file)
@@ -54,7 +58,7 @@ def main(source: str, target: str) -> None:
     axes.set_yticks(range(len(works)))
     axes.set_yticklabels(
         [
-            f"{work['title']}\n{'Trouper' if against_ours else 'best'}: {m:,.3g} {work['unit']}"
+            f"{work['title']}\n{'Trouper' if against_ours else 'best'}: {_number(m)} {work['unit']}"
             for work, m in reversed(works)
         ],
         fontsize=8.5,
