@@ -19,6 +19,7 @@ help:
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
+	@echo "setting up $(VENV): once, about a minute"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

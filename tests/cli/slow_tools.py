@@ -35,3 +35,9 @@ async def ponder() -> str:
     """Ponder until somebody interrupts."""
     await trio.sleep_forever()
     return "never"
+
+
+@tool
+async def shout(loud: str = "\x1b]52;c;c3RvbGVu\x07\x1b[2J\x1b[31mBOO\u202eevil\x9b31m") -> str:
+    """Say something that would drive a terminal if it got there."""
+    return loud

@@ -25,10 +25,10 @@ COMMAND = [sys.executable, "-m", "trouper.cli"]
 class AtTerminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, *arguments: str, cwd: Path | None = None, **environment: str) -> None:
+    def __init__(self, *arguments: str, cwd: Path | None = None, columns: int = COLUMNS, **environment: str) -> None:
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self._screen = pyte.HistoryScreen(COLUMNS, ROWS, history=5_000)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
+        self._screen = pyte.HistoryScreen(columns, ROWS, history=5_000)
         self._stream = pyte.ByteStream(self._screen)
         self.raw = b""
         self.process = subprocess.Popen(
@@ -58,7 +58,9 @@ class AtTerminal:
 
     def text(self) -> str:
         """Everything on the screen and scrolled off it, as lines without trailing space."""
-        scrolled = ["".join(line[x].data for x in range(COLUMNS)).rstrip() for line in self._screen.history.top]
+        scrolled = [
+            "".join(line[x].data for x in range(self._screen.columns)).rstrip() for line in self._screen.history.top
+        ]
         return "\n".join([*scrolled, *(line.rstrip() for line in self._screen.display)])
 
     def wait_for(self, wanted: str) -> str:
@@ -115,6 +117,14 @@ def wait_for_children(pid: int) -> list[int]:
             return [int(child) for child in found]
         time.sleep(0.005)
     raise AssertionError(f"process {pid} has started none")
+
+
+def wait_for_text(path: Path, text: str) -> None:
+    """Until a file has the text in it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while text.encode() not in path.read_bytes():
+        assert time.monotonic() < deadline, f"{text!r} is not in {path}"
+        time.sleep(0.005)
 
 
 def wait_for_end(pid: int) -> None:

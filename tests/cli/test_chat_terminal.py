@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from terminal_driver import AtTerminal, in_order
+from terminal_driver import AtTerminal, in_order, wait_for_text
 
 from trouper.testing.invariants import check_invariants
 
@@ -20,8 +21,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def chat(place: Path, *arguments: str) -> AtTerminal:
-    return AtTerminal("chat", "--root", str(place / "state"), "--tools", TOOLS, "--tools", "multiply", *arguments)
+def chat(place: Path, *arguments: str, **options: Any) -> AtTerminal:
+    return AtTerminal(
+        "chat", "--root", str(place / "state"), "--tools", TOOLS, "--tools", "multiply", *arguments, **options
+    )
 
 
 def test_a_slow_tool_spills_the_chat_goes_on_and_the_notification_comes_while_one_types(place: Path) -> None:
@@ -136,12 +139,161 @@ def test_sigterm_ends_the_chat_in_order(place: Path) -> None:
     assert not (place / "state" / "control.sock").exists()
 
 
-def test_what_a_model_says_cannot_drive_the_terminal(place: Path) -> None:
+def test_what_a_model_or_a_tool_says_cannot_drive_the_terminal(place: Path) -> None:
     """Security, tool results and terminals: ANSI, OSC and bidi characters are stripped, also from what the user pasted."""
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
         terminal.line("say \u202eevil\u202c and done")
         terminal.wait_for("You said: say evil and done")
-        assert "\u202e".encode() not in terminal.raw
+        terminal.line("run shout")
+        terminal.wait_for("shout says: BOOevil")
+        terminal.line("/history")
+        terminal.wait_for("shout: ok")
+        for sent in ("\u202e".encode(), b"\x1b]52", b"\x1b[2J", b"\x9b", b"c3RvbGVu"):
+            assert sent not in terminal.raw
         terminal.line("/quit")
         terminal.wait_end()
+
+
+def test_every_command_says_something_and_a_wrong_one_what_is_near(place: Path) -> None:
+    """/help lists what there is; a command that has nothing to do says so; a mistake is one line and costs nothing."""
+    answers = (
+        ("/frob", "! there is no /frob; see /help"),
+        ("/taks", "! there is no /taks; did you mean /tasks?"),
+        ("/tasks", "no tasks"),
+        ("/cancel", "! cancel what? /cancel ID"),
+        ("/cancel task_x", "! session 'main' has no open call or task 'task_x'"),
+        ("/compact", "nothing worth compacting"),
+        ("/model", "model: simulated:plain"),
+        ("/model llama", "! there is no model 'llama'; write gemini:NAME"),
+        ("/model simulated", "model: simulated:plain"),
+        ("/tools", "sell Sell something; somebody has to agree."),
+        ("/approve", "! no call waits for an approval"),
+        ("/deny", "! no call waits for an approval"),
+        ("/answer yes", "! nobody asks anything"),
+        ("/history", "nothing yet"),
+        ("/memory", "nothing is remembered"),
+        ("/notifications", "no notifications wait"),
+        ("/interrupt", "nothing runs"),
+    )
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.line("/help")
+        shown = terminal.wait_for("What you type during a turn steers it.")
+        for command in ["tasks", "cancel", "compact", "model", "tools", "approve", "history", "memory", "help", "quit"]:
+            assert f"  /{command} " in shown
+        for line, answer in answers:
+            terminal.line(line)
+            terminal.wait_for(f"> {line}")
+            terminal.wait_for(answer)
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0
+        in_order(terminal.text(), *(part for line, answer in answers for part in (f"> {line}", answer)))
+
+
+def test_files_are_attached_by_name_and_what_is_none_is_said_to_be_text(place: Path) -> None:
+    """@file: text and binary go along; a missing file and a directory are told; one that is too large is not sent at all."""
+    (place / "notes.md").write_text("tea: 12")
+    (place / "odd.bin").write_bytes(bytes(range(256)))
+    (place / "folder").mkdir()
+    with (place / "huge.iso").open("wb") as huge:
+        huge.truncate(30_000_000)
+    with chat(place, cwd=place) as terminal:
+        terminal.wait_for("/help for help")
+        for line, answer in (
+            ("look @notes.md @odd.bin", "with odd.bin"),
+            ("look @missing.md", "(there is no file 'missing.md'; @missing.md is sent as text)"),
+            ("look @folder", "(@folder is a directory, and is sent as text; name files)"),
+            ("look @somebody", "You said: look @somebody"),
+        ):
+            terminal.line(line)
+            terminal.wait_for(answer)
+            terminal.wait_for(f"You said: {line}")
+        assert "no file 'somebody'" not in terminal.text()
+        terminal.line("look @huge.iso")
+        terminal.wait_for("! attachment 'huge.iso' has 30000000 bytes")
+        terminal.line("/history")
+        shown = terminal.wait_for('assistant: "You said: look @somebody"')
+        assert 'user: "look @notes.md @odd.bin", with notes.md, with odd.bin' in shown
+        assert 'user: "look @huge.iso"' not in shown
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0
+
+
+def test_thinking_is_dim_and_can_be_left_out(place: Path) -> None:
+    """Streaming: what the model thinks stands before what it says, in another shade; --no-thinking hides it."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.line("what is 6 * 7?")
+        in_order(terminal.wait_for("6 * 7 = 42."), "Next: 6 * 7.", "● Multiply: 6", "6 * 7 = 42.")
+        assert b"\x1b[2mNext:" in terminal.raw
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0
+    with chat(place, "--no-thinking", NO_COLOR="1") as terminal:
+        terminal.wait_for("1 turn so far")
+        terminal.line("what is 2 * 3?")
+        assert "Next:" not in terminal.wait_for("2 * 3 = 6.")
+        assert b"\x1b[2m" not in terminal.raw and b"\x1b[3" not in terminal.raw  # NO_COLOR
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0
+
+
+def test_a_task_is_listed_and_cancelled_from_the_chat(place: Path) -> None:
+    """B5: /tasks names it, /cancel stops the only one there is, and its one notification follows."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.line("run harvest")
+        terminal.wait_for("I will tell you when it is done.")
+        terminal.line("/tasks")
+        terminal.wait_for("running 1/2 Background call of harvest")
+        terminal.line("/cancel")
+        shown = terminal.wait_for("News: Task cancelled: Background call of harvest.")
+        in_order(shown, "running 1/2", "> /cancel", "■ cancelled: Background call of harvest", "✉ 1 notification")
+        assert shown.count("■ cancelled") == 1
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0
+    assert not check_invariants(place / "state", complete=True)
+
+
+def test_killed_in_mid_sentence_the_next_start_shows_what_was_said(place: Path) -> None:
+    """J12, L13: the words that the user saw are kept, and the conversation goes on."""
+    story = " ".join(f"word{number}" for number in range(400))
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.line(f"say {story}")
+        terminal.wait_for("You said: say word0 word1 word2")
+        # Kept once it is on the disk: not later than a second after it was said.
+        wait_for_text(place / "state" / "segment-00000001.log", "You said: say word0")
+        terminal.kill()
+        assert terminal.wait_end() == -9
+    with chat(place) as terminal:
+        shown = terminal.wait_for("what it had said is kept")
+        in_order(shown, "session 'main', 1 turn so far", "the last process ended in the middle of turn 1", "You said:")
+        terminal.line("are you there?")
+        terminal.wait_for("You said: are you there?")
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0
+    assert not check_invariants(place / "state", complete=True)
+
+
+def test_a_terminal_that_can_do_nothing_gets_plain_lines(place: Path) -> None:
+    with chat(place, TERM="dumb") as terminal:
+        terminal.wait_for("/help for help")
+        terminal.line("what is 6 * 7?")
+        in_order(terminal.wait_for("6 * 7 = 42."), "Next: 6 * 7.", "● Multiply: 6", "✓ Multiply", "6 * 7 = 42.")
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0
+        assert b"\x1b" not in terminal.raw
+
+
+def test_twenty_columns_are_enough(place: Path) -> None:
+    """No row is wider than the terminal, so nothing that was said is drawn over."""
+    with chat(place, columns=20) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.line("what is 6 * 7?")
+        terminal.wait_for("6 * 7 = 42.")
+        terminal.line("/tools")
+        shown = terminal.wait_for("Multiply two numbers.")
+        in_order(shown, "> what is 6 * 7?", "Next: 6 * 7.", "6 * 7 = 42.", "> /tools", "sell", "Multiply two numbers.")
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0

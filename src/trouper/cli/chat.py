@@ -120,10 +120,12 @@ class Chat:
             if line.startswith("/"):
                 await command(self, line)
                 return
-            text, files = attachments_in(line)
-            for name in files:
+            attached = attachments_in(line)
+            for name in attached.files:
                 self.screen.say(f"  with {clean_line(name)}", "dim")
-            await self.session.send(text, attachments=files)
+            for remark in attached.remarks:
+                self.screen.say(f"  ({clean_line(remark)})", "yellow")
+            await self.session.send(line, attachments=attached.files)
             if not steer:
                 await self._wait_turn(self.session.state.turns)
         except TrouperError as error:
@@ -191,8 +193,13 @@ class Chat:
         self._interrupted_at = now
         return twice
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to interrupt."""
+        return self.session.state.turn is not None or self.session.state.phase is Phase.TIDYING
+
     async def _stop_turn(self) -> None:
-        if self.session.state.turn is not None or self.session.state.phase is Phase.TIDYING:
+        if self.is_busy:
             try:
                 await self.session.interrupt("Ctrl-C")
             except TrouperError as error:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
+
+from attrs import frozen
 
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.choices import model_named
 from trouper.cli.describe import quoted
 from trouper.cli.terminal import clean_line, when
-from trouper.core.messages import ToolAnswer
+from trouper.core.messages import Media, ToolAnswer
 
 if TYPE_CHECKING:
     from trouper.cli.chat import Chat
@@ -114,6 +117,7 @@ async def _history(chat: Chat, rest: str) -> None:
         parts = [quoted(message.text, 200)] if message.text.strip() else []
         parts += [f"calls {call.name}" for call in message.calls]
         parts += [f"{part.name}: {part.outcome.value}" for part in message.parts if isinstance(part, ToolAnswer)]
+        parts += [f"with {part.name or part.mime_type}" for part in message.parts if isinstance(part, Media)]
         kind = "" if message.kind == "normal" else f" ({message.kind})"
         chat.screen.say(f"  {message.role}{kind}: {', '.join(parts)}")
     if not messages:
@@ -155,6 +159,9 @@ async def _answer(chat: Chat, rest: str) -> None:
 
 
 async def _interrupt(chat: Chat, rest: str) -> None:
+    if not chat.is_busy:
+        chat.screen.say("  nothing runs", "dim")
+        return
     await chat.session.interrupt("stopped in the chat")
 
 
@@ -177,15 +184,30 @@ COMMANDS: Mapping[str, tuple[Handler, str]] = {
 }
 
 
-def attachments_in(line: str) -> tuple[str, list[str]]:
-    """The line, and the files that it names as `@path`. A word with @ that is no file is just a word."""
-    import os
+@frozen
+class Attached:
+    """What a line names as `@path`: the files to send along, and what was likely meant as one and is none."""
 
+    files: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def attachments_in(line: str) -> Attached:
+    """A word with @ that is no file is just a word; if it looks like a path, the user hears of it."""
     try:
         words = shlex.split(line)
     except ValueError:  # An apostrophe, most likely.
         words = line.split()
-    files = [
-        word[1:] for word in words if len(word) > 1 and word[0] == "@" and os.path.isfile(os.path.expanduser(word[1:]))
-    ]
-    return line, [os.path.expanduser(name) for name in dict.fromkeys(files)]
+    files: dict[str, None] = {}
+    remarks: dict[str, None] = {}
+    for word in words:
+        if len(word) < 2 or word[0] != "@":
+            continue
+        path = os.path.expanduser(word[1:])
+        if os.path.isfile(path):
+            files[path] = None
+        elif os.path.isdir(path):
+            remarks[f"{word} is a directory, and is sent as text; name files"] = None
+        elif os.sep in path or os.path.splitext(path)[1]:
+            remarks[f"there is no file {path!r}; {word} is sent as text"] = None
+    return Attached(tuple(files), tuple(remarks))
