@@ -190,6 +190,18 @@ async def test_an_inbox_ends_with_its_session(open_checked: Any, autojump_clock:
             await ended.wait()
 
 
+async def test_an_inbox_of_a_closed_session_is_empty_whatever_is_still_queued(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B16: nobody can take anything from a closed session, and whoever tries is told at once instead of waiting for ever."""
+    async with open_checked(Scripted([])) as runtime:
+        session = await runtime.session("a")
+        with session.hold_notifications():
+            await session.notify("left behind")
+            await session.close()
+        assert [each async for each in session.notifications()] == []
+
+
 async def test_orphans_of_a_dead_process_are_requeued_once(
     open_checked: Any, autojump_clock: Any, journal: list[Any]
 ) -> None:

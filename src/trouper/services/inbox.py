@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from trouper._errors import CommandRejected
+from trouper._errors import UsageError
 from trouper.core.ids import NotificationId
 from trouper.core.notification import DeliverNotifications, Notification, NotificationState, RequeueNotifications
 
@@ -69,7 +69,7 @@ class Inbox:
     async def __anext__(self) -> Notification:
         hold = self._begin()
         session = self._session
-        while True:
+        while session._ref.exit is None and not session._actor.watches.over:
             queued = session._state.notifications.queued
             if queued:
                 first = queued[0]
@@ -77,14 +77,14 @@ class Inbox:
                     taken = await session._ask(
                         DeliverNotifications(session._now(), (first.id,), session._actor.notification_limits())
                     )
-                except CommandRejected:
-                    continue  # Somebody else was faster.
+                except UsageError:
+                    continue  # Somebody else was faster, or the session is over: then there is no next one.
                 hold.taken.add(first.id)
                 notification: Notification | None = taken.state.notifications.get(first.id)
                 assert notification is not None
                 return notification
-            if not await session._actor.watches.wait_notified():
-                raise StopAsyncIteration
+            await session._actor.watches.wait_notified()
+        raise StopAsyncIteration
 
     def close(self) -> None:
         """Let the session deliver by itself again."""
