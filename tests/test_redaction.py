@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 
 import pytest
@@ -41,6 +42,36 @@ def test_a_known_value_is_cut_out_as_json_and_as_base64() -> None:
     assert redact(written) == b'{"a":"[redacted]"}'
     encoded = base64.b64encode(SECRET.encode())
     assert encoded.rstrip(b"=") not in redact(b'{"a":"' + encoded + b'"}')
+
+
+@pytest.mark.parametrize(
+    ("secret", "data"),
+    [
+        ("12345678", b'{"at":1712345678.5,"n":9123456789}'),
+        ("CallEnded", b'{"type":"CallEnded","call":"c"}'),
+        ("arguments", b'{"arguments":{}}'),
+        ('":{"text":', b'{"a":{"text":"x"}}'),
+    ],
+)
+def test_the_format_itself_is_never_cut(secret: str, data: bytes) -> None:
+    """A password may be the same as a part of a number, a name of the format, or some punctuation: the record stays readable."""
+    assert Redactor([secret])(data) is data
+
+
+def test_a_number_that_is_the_secret_is_cut_whole() -> None:
+    assert Redactor(["12345678"])(b'{"pin":12345678,"n":1}') == b'{"pin":"[redacted]","n":1}'
+
+
+def test_json_within_text_and_keys_of_objects_are_cut_too() -> None:
+    redact = Redactor([SECRET])
+    nested = json.dumps({"said": json.dumps({SECRET: [SECRET]})}).encode()
+    assert b"hunter2" not in redact(nested)
+    assert "hunter2" not in str(redact.value({SECRET: [{"a": f"<{SECRET}>"}]}))
+
+
+def test_a_private_key_is_cut_out_of_plain_text_over_its_lines() -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIIE\nabc\n-----END PRIVATE KEY-----"
+    assert Redactor().text(f"the key:\n{key}\nand more") == "the key:\n[redacted]\nand more"
 
 
 def test_short_values_are_not_looked_for_and_nothing_is_shown() -> None:

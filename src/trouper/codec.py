@@ -12,12 +12,13 @@ name: a reply's text stands in the journal once.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -146,6 +147,31 @@ register(members(TaskEvent), members(TaskCommand))
 register(members(NotificationEvent), members(NotificationCommand))
 register(members(ScheduleEvent), members(ScheduleCommand))
 register(members(MemoryEvent), members(MemoryCommand))
+
+
+@functools.cache
+def vocabulary() -> frozenset[str]:
+    """Every word that is part of the format itself: names of classes and fields, and values of enums. No record can be read without them."""
+    words: set[str] = set()
+    left: list[Any] = [*_EVENTS.values(), *_COMMANDS.values()]
+    seen: set[Any] = set()
+    while left:
+        kind = left.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            words |= {str(member.value) for member in kind}
+        elif isinstance(kind, type) and attrs.has(kind):
+            hints = typing.get_type_hints(kind)
+            words |= {kind.__name__, *(field.name for field in attrs.fields(kind))}
+            left += [hints[field.name] for field in attrs.fields(kind)]
+        elif typing.get_origin(kind) is typing.Literal:
+            words |= set(map(str, typing.get_args(kind)))
+        else:
+            left += [part for part in typing.get_args(kind) if isinstance(part, Hashable)]
+    return frozenset(words)
+
 
 _event_writers: dict[type, Writer] = {}
 _event_readers: dict[str, Reader] = {}
