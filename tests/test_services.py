@@ -191,6 +191,62 @@ async def test_memory_survives_in_snapshot_and_suffix(open_checked: Any, autojum
     open_checked.check(disk)
 
 
+async def test_a_secret_is_remembered_by_nobody(tmp_path: Path) -> None:
+    """B24, I36: neither the journal nor the readable files nor the index hold one, and what is recalled is what was written."""
+
+    @tool(background=True, needs=("secrets", "memory"))
+    async def leak(context: ToolContext) -> dict[str, str]:
+        """Remembers, prints and returns what it should not."""
+        await context.secrets.set("password", "hunter2-hunter2")
+        await context.memory.remember("user", "door", {"code": "hunter2-hunter2"}, summary="code hunter2-hunter2")
+        context.output("stdout", "the password is hunter2-hunter2\n")
+        return {"password": "hunter2-hunter2"}
+
+    async with open_runtime(tmp_path, model=Scripted([reply("Noted.")], exhausted="repeat"), tools=[leak]) as runtime:
+        session = await runtime.session("a")
+        ended = await session.wait_task((await session.spawn("leak")).id)
+        assert ended.state.value == "succeeded"
+        door = await runtime.memory.recall("user", "door")
+        assert door is not None and door.value == {"code": "[redacted]"} and door.summary == "code [redacted]"
+        assert [memo.key for memo in await runtime.memory.search("redacted")] == ["door"]
+        artifacts = tmp_path / "files" / "a" / ended.about.directory
+        assert (artifacts / "output.log").read_text() == "[stdout] the password is [redacted]\n"
+        assert json.loads((artifacts / "result.json").read_text())["result"] == {"password": "[redacted]"}
+    assert check_invariants(tmp_path, secrets=["hunter2-hunter2"]) == []
+    held = [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]  # noqa: ASYNC240
+    assert held == [tmp_path / "secrets" / "a.json"]
+
+
+async def test_the_readable_files_are_put_right_at_the_start_whether_anybody_asks_or_not(
+    autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B21: other programs read them, and cannot wait for somebody to search."""
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        await runtime.memory.remember("user", "tea", "green")
+    path = tmp_path / "memory" / "user" / "tea.json"
+    path.unlink()
+    async with open_runtime(tmp_path, model=Scripted([])):
+        await trio.testing.wait_all_tasks_blocked()
+        assert json.loads(path.read_text())["value"] == "green"
+
+
+async def test_a_disk_that_cannot_follow_costs_nobody_a_memory(
+    autojump_clock: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B21: the journal is the truth; the files catch up when they can."""
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        await runtime.memory.remember("user", "tea", "green")
+        (tmp_path / "memory" / "other").write_text("in the way of a directory")
+        await runtime.memory.remember("other", "city", "Oslo")
+        assert "could not follow" in caplog.text
+        assert [memo.key for memo in await runtime.memory.search("oslo")] == ["city"]
+        (tmp_path / "memory" / "other").unlink()
+        assert [memo.key for memo in await runtime.memory.search("oslo")] == ["city"]
+        assert json.loads((tmp_path / "memory" / "other" / "city.json").read_text())["value"] == "Oslo"
+    # After the end it can still be looked at.
+    assert [memo.key for memo in await runtime.memory.search("green")] == ["tea"]
+
+
 async def test_memories_lapse(open_checked: Any, autojump_clock: Any) -> None:
     """B21: TTL."""
     async with open_checked(Scripted([])) as runtime:

@@ -32,7 +32,7 @@ from trouper.actors.journal import Inline, JournalStatistics, JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
 from trouper.actors.reference import Inbox, Ref
-from trouper.actors.restart import Restart
+from trouper.actors.restart import NEVER, Restart
 from trouper.actors.session import SESSION_RESTART, SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
 from trouper.actors.triggers import TRIGGER_RESTART, Act, When, run_trigger
@@ -140,7 +140,7 @@ class Runtime(Overview):
         self._desks: dict[str, Desk] = {}
         memories, next_seq = self._roster.memories()
         self.memory = MemoryKeeper(
-            writer, log.epoch, environment.now, memories, next_seq, self.in_thread, _memory_store(places)
+            writer, log.epoch, environment.now, memories, next_seq, self.in_thread, _memory_store(places), self.redact
         )
 
     # -- sessions
@@ -426,8 +426,13 @@ class Runtime(Overview):
             self.permits.hold(name, self._roster.load(name)[0].tasks.active)
         for name in names:
             self._start(name, self._outfit, None)
+        if self.memory.next_seq:
+            self._supervisor.spawn("memory", self._refresh_memory, restart=NEVER)
         self._supervisor.spawn("notes", self.notes.run, restart=SESSION_RESTART)
         self._snapshots = self._supervisor.spawn("snapshots", self._keep_snapshots, restart=SESSION_RESTART, mailbox=1)
+
+    async def _refresh_memory(self, inbox: Inbox[None, None]) -> None:
+        await self.memory.refresh()
 
     async def _keep_snapshots(self, inbox: Inbox[None, None]) -> None:
         """Write a snapshot whenever enough has happened since the last one: see `recorded`."""

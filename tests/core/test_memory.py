@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import pytest
 
@@ -115,8 +116,8 @@ def test_what_is_not_json_or_too_large_is_refused(value: object, says: str) -> N
         m.decide(m.Memories(), m.Remember("a", "k", value, at=1.0))
 
 
-@pytest.mark.parametrize("ttl_s", [0, -1, float("nan"), float("inf")])
-def test_a_time_to_live_is_more_than_nothing(ttl_s: float) -> None:
+@pytest.mark.parametrize("ttl_s", [0, -1, float("nan"), float("inf"), 1e300, True, "60"])
+def test_a_time_to_live_is_more_than_nothing_and_no_more_than_a_calendar_holds(ttl_s: Any) -> None:
     with pytest.raises(CommandRejected, match="time to live"):
         m.decide(m.Memories(), m.Remember("a", "k", 1, at=1.0, ttl_s=ttl_s))
 
@@ -124,6 +125,13 @@ def test_a_time_to_live_is_more_than_nothing(ttl_s: float) -> None:
 def test_long_summaries_are_refused() -> None:
     with pytest.raises(CommandRejected, match="summary of 'k'"):
         m.decide(m.Memories(), m.Remember("a", "k", 1, at=1.0, summary="x" * 2_001))
+    with pytest.raises(CommandRejected, match="summary of 'k'"):
+        m.decide(m.Memories(), m.Remember("a", "k", 1, at=1.0, summary=None))  # type: ignore[arg-type]
+
+
+def test_metadata_are_an_object() -> None:
+    with pytest.raises(CommandRejected, match="metadata of 'k' is no object"):
+        m.decide(m.Memories(), m.Remember("a", "k", 1, at=1.0, metadata=[1]))  # type: ignore[arg-type]
 
 
 def test_a_scope_is_bounded_but_can_be_written_over_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,3 +141,13 @@ def test_a_scope_is_bounded_but_can_be_written_over_when_full(monkeypatch: pytes
     with pytest.raises(CommandRejected, match="forget some first"):
         m.decide(memories, m.Remember("a", "k3", 3, at=2.0))
     assert m.decide(memories, m.Remember("a", "k0", 9, at=2.0)) != ()
+
+
+def test_what_has_lapsed_makes_room_in_a_full_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B21, I25: a memory whose time is over is as if forgotten, also for the limit."""
+    monkeypatch.setattr(m, "KEYS_MAX", 2)
+    memories = run(m.Memories(), m.Remember("a", "short", 1, at=1.0, ttl_s=5.0), m.Remember("a", "long", 2, at=1.0))
+    with pytest.raises(CommandRejected, match="forget some first"):
+        m.decide(memories, m.Remember("a", "new", 3, at=2.0))
+    memories = run(memories, m.Remember("a", "new", 3, at=7.0))
+    assert sorted(memories.scopes["a"]) == ["long", "new"]

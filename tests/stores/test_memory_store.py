@@ -12,6 +12,7 @@ import pytest
 
 from trouper._errors import InvalidName
 from trouper.core import memory as m
+from trouper.core.memory import Memory
 from trouper.stores.memory_store import Hit, MemoryStore, open_memory_store
 
 
@@ -82,7 +83,25 @@ def test_what_has_expired_is_not_found(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['"', "'", "a AND", "NEAR(", "*", "key:x", "--", "%", "_", "\\", "a\0b", "", "   ", "(" * 999, "x OR 1=1"]
+    "text",
+    [
+        '"',
+        "'",
+        "a AND",
+        "NEAR(",
+        "*",
+        "key:x",
+        "--",
+        "%",
+        "_",
+        "\\",
+        "a\0b",
+        "",
+        "   ",
+        "(" * 999,
+        "x OR 1=1",
+        "\ud83d",
+    ],
 )
 def test_no_query_is_an_error(store: MemoryStore, text: str) -> None:
     assert isinstance(store.search(text, at=5.0), tuple)
@@ -178,5 +197,16 @@ def test_odd_but_legal_names_and_values_do_no_harm(tmp_path: Path) -> None:
         assert store.search("dots", at=2.0) == (Hit(".hidden", "a.json"),)
         assert store.search("emoji", at=2.0) == (Hit("s", "surrogate"),)
         assert store.reconcile(memories) == 0
+    finally:
+        store.close()
+
+
+def test_an_expiry_beyond_every_calendar_does_not_keep_the_store_shut(tmp_path: Path) -> None:
+    """Older journals may hold one."""
+    far = Memory("s", "k", "value", 1.0, 1.0, expires_at=1e300)
+    store = open_memory_store(tmp_path, m.Memories({"s": {"k": far}}))
+    try:
+        assert store.search("value", at=2.0) == (Hit("s", "k"),)
+        assert json.loads(store.path("s", "k").read_text())["expires"] is None
     finally:
         store.close()

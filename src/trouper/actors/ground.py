@@ -80,9 +80,6 @@ class Ground(RunGround, Protocol):
 
     def services(self, session: str) -> Services: ...
 
-    def redact(self, data: bytes) -> bytes:
-        """Without secrets; `data` itself if there is none (J8)."""
-
     async def keep_output(self, session: str, path: str, text: str) -> bool:
         """Store an output that was cut for the model; whether that worked."""
 

@@ -40,6 +40,7 @@ from trouper.core.task_events import (
     TaskSucceeded,
 )
 from trouper.core.task_record import End, NewTask, Task
+from trouper.redaction import Redactor
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.guards.rooted import RootedFiles
@@ -65,6 +66,9 @@ OBSERVED = frozenset(
 
 class RunGround(Protocol):
     """What runs need of their runtime."""
+
+    #: Cuts secrets out of whatever is written (J8).
+    redact: Redactor
 
     def services(self, session: str) -> Any: ...
     def files_of(self, session: str) -> RootedFiles | None:
@@ -244,13 +248,14 @@ class Runs:
         files = self._host.run_ground.files_of(self._host.session)
         if files is None:
             return False
-        document = orjson.dumps(
-            task_text.result_document(end, content), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        )
-        encoded = log.encode("utf-8", "replace")
+        redact = self._host.run_ground.redact
 
         def write() -> None:
-            files.write(task_text.log_path(about), encoded)
+            document = orjson.dumps(
+                redact.value(task_text.result_document(end, content)),
+                option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
+            )
+            files.write(task_text.log_path(about), redact.text(log).encode("utf-8", "replace"))
             files.write(task_text.result_path(about), document)
 
         with trio.move_on_after(self._host.limits.grace_s) as scope:

@@ -20,6 +20,7 @@ VALUE_MAX_CHARS = 262_144
 SUMMARY_MAX_CHARS = 2_000
 METADATA_MAX_CHARS = 16_384
 KEYS_MAX = 10_000
+TTL_MAX_S = 100 * 366 * 86_400.0
 DEPTH_MAX = 100
 
 
@@ -131,21 +132,33 @@ def _remember(memories: Memories, command: Remember) -> tuple[MemoryEvent, ...]:
     scope, key, at = check_name(command.scope, "scope"), check_name(command.key, "key"), command.at
     _check_json(command.value, "value", VALUE_MAX_CHARS)
     _check_json(command.metadata, "metadata", METADATA_MAX_CHARS)
-    if len(command.summary) > SUMMARY_MAX_CHARS:
+    if not isinstance(command.metadata, Mapping):
+        raise CommandRejected(f"the metadata of {key!r} is no object; give names and values", key=key)
+    summary: object = command.summary
+    if not isinstance(summary, str) or len(summary) > SUMMARY_MAX_CHARS:
         raise CommandRejected(
-            f"the summary of {key!r} is longer than {SUMMARY_MAX_CHARS} characters; shorten it", key=key
+            f"the summary of {key!r} is not text of at most {SUMMARY_MAX_CHARS} characters; shorten it", key=key
         )
-    if command.ttl_s is not None and not 0 < command.ttl_s < float("inf"):
+    ttl_s = command.ttl_s
+    if ttl_s is not None and not _is_span(ttl_s):
         raise CommandRejected(
-            f"time to live {command.ttl_s!r} makes no sense; give seconds, more than 0, or none", ttl_s=command.ttl_s
+            f"time to live {ttl_s!r} makes no sense; give seconds, more than 0 and at most {TTL_MAX_S:.0f}, or none",
+            ttl_s=ttl_s,
         )
     known = memories.scopes.get(scope, {})
     old = known.get(key)
+    lapsed: tuple[MemoryEvent, ...] = ()
     if old is None and len(known) >= KEYS_MAX:
-        raise CommandRejected(
-            f"scope {scope!r} holds {KEYS_MAX} memories, which is the limit; forget some first", scope=scope
+        # Only now: as long as there is room, what has lapsed may lie where it is.
+        lapsed = tuple(
+            MemoryForgotten(scope, each.key, at, expired=True) for each in known.values() if not each.alive(at)
         )
+        if not lapsed:
+            raise CommandRejected(
+                f"scope {scope!r} holds {KEYS_MAX} memories, which is the limit; forget some first", scope=scope
+            )
     return (
+        *lapsed,
         MemoryWritten(
             Memory(
                 scope=scope,
@@ -155,7 +168,7 @@ def _remember(memories: Memories, command: Remember) -> tuple[MemoryEvent, ...]:
                 updated_at=at,
                 summary=command.summary,
                 metadata=command.metadata,
-                expires_at=None if command.ttl_s is None else at + command.ttl_s,
+                expires_at=None if ttl_s is None else at + ttl_s,
             )
         ),
     )
@@ -194,6 +207,10 @@ def listing(memories: Memories, scope: str, at: float, limit: int | None = None)
     alive.reverse()
     alive.sort(key=lambda memory: memory.updated_at, reverse=True)
     return tuple(alive[:limit])
+
+
+def _is_span(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= TTL_MAX_S
 
 
 def _check_json(value: Json, what: str, limit: int) -> None:

@@ -1,12 +1,13 @@
 """The memory of a runtime (B21): decided like everything else, on a stream of its own, and kept readable on disk beside the journal.
 
 The journal is the truth. The files and the index follow it, and are put right from it when they are behind; without a directory there are none, and searching
-walks over what is remembered.
+walks over what is remembered. A disk that cannot follow costs nobody a memory: that is logged, and made good the next time.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from trouper import codec
+from trouper._errors import UsageError
 from trouper.actors.journal import JournalWriter
 from trouper.core import memory
 from trouper.core.ids import MEMORY_STREAM, check_name
@@ -24,6 +26,8 @@ from trouper.tools.context import Memo
 
 if TYPE_CHECKING:
     from trouper.stores.memory_store import MemoryStore
+
+logger = logging.getLogger("trouper.memory")
 
 
 class MemoryKeeper:
@@ -38,6 +42,7 @@ class MemoryKeeper:
         next_seq: int,
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         open_store: Callable[[Memories], MemoryStore] | None,
+        redact: Callable[[bytes], bytes],
     ) -> None:
         self.memories = memories
         self.next_seq = next_seq
@@ -48,6 +53,7 @@ class MemoryKeeper:
         self._now = now
         self._in_thread = in_thread
         self._open_store = open_store
+        self._redact = redact
         self._store: MemoryStore | None = None
         self._lock = trio.Lock()
 
@@ -85,17 +91,22 @@ class MemoryKeeper:
 
     async def search(self, text: str, *, scope: str | None = None, limit: int = 20) -> Sequence[Memo]:
         """Those that hold all words of `text`, best first."""
-        at = self._now()
-        if self._open_store is None:
-            return [_memo(found) for found in self._walk(text, scope, at)[:limit]]
+        if not isinstance(text, str):
+            raise UsageError(f"memory is searched for text, not for {text!r}; give some words")
+        if scope is not None:
+            check_name(scope, "scope")
+        at, limit = self._now(), max(0, limit)
         async with self._lock:
             store = await self._opened()
-        hits = await self._in_thread(lambda: store.search(text, at=at, scope=scope, limit=limit))
-        found = (memory.recall(self.memories, hit.scope, hit.key, at) for hit in hits)
-        return [_memo(each) for each in found if each is not None]
+        if store is not None:
+            hits = await self._on_disk(lambda: store.search(text, at=at, scope=scope, limit=limit))
+            if hits is not None:
+                found = (memory.recall(self.memories, hit.scope, hit.key, at) for hit in hits)
+                return [_memo(each) for each in found if each is not None]
+        return [_memo(each) for each in self._walk(text, scope, at)[:limit]]
 
     def _walk(self, text: str, scope: str | None, at: float) -> Sequence[memory.Memory]:
-        names = [check_name(scope, "scope")] if scope is not None else list(self.memories.scopes)
+        names = [scope] if scope is not None else list(self.memories.scopes)
         words = text.casefold().split()
         if not words:
             return []
@@ -110,13 +121,8 @@ class MemoryKeeper:
                 return False
             # Shielded: a caller's cancel between hand-over and acknowledgement would leave memory and disk apart.
             with trio.CancelScope(shield=True):
-                record = codec.Record(MEMORY_STREAM, self.next_seq, self._epoch, self._now(), command, events)
-                try:
-                    line = codec.encode(record, exact=True)
-                except codec.Inexact:
-                    record = codec.sanitised(record)
-                    line = codec.encode(record)
-                self.in_flight = self._writer.append(Entry(MEMORY_STREAM, record.id, *line, True, True))
+                record, head, body = self._written(command, events)
+                self.in_flight = self._writer.append(Entry(MEMORY_STREAM, record.id, head, body, True, True))
                 try:
                     await self._writer.wait_durable(self.in_flight)
                     for event in record.events:
@@ -124,23 +130,74 @@ class MemoryKeeper:
                     self.next_seq += len(record.events)
                 finally:
                     self.in_flight = None
-                if self._open_store is not None:
-                    store = await self._opened()
-                    for event in record.events:
-                        await self._in_thread(lambda event=event: store.apply(event))  # type: ignore[misc]
+                await self._follow(record.events)
             return True
 
-    async def _opened(self) -> MemoryStore:
-        """The store on disk, brought up to date when it is first needed."""
-        if self._store is None:
-            open_store = self._open_store
-            assert open_store is not None
-            self._store = await self._in_thread(lambda: open_store(self.memories))
+    def _written(
+        self, command: MemoryCommand, events: tuple[memory.MemoryEvent, ...], *, again: bool = False
+    ) -> tuple[codec.Record, bytes, bytes]:
+        """The record, as the journal may hold it: what is written is what is true, so a secret in it is cut out, and then decided on anew (J8, I36)."""
+        record = codec.Record(MEMORY_STREAM, self.next_seq, self._epoch, self._now(), command, events)
+        try:
+            head, body = codec.encode(record, exact=not again)
+            clean = self._redact(body)
+            writable = record if clean is body else codec.reread(record, clean)
+        except codec.Inexact:
+            writable = codec.sanitised(record)
+        if writable is record or again:
+            return record, head, clean
+        return self._written(writable.cause, memory.decide(self.memories, writable.cause), again=True)
+
+    async def refresh(self) -> None:
+        """Put right what the disk says of the memory: other programs read it, whether anybody here does or not."""
+        async with self._lock:
+            await self._opened()
+
+    async def _follow(self, events: Sequence[memory.MemoryEvent]) -> None:
+        store = self._store
+        if store is None:
+            await self._opened()  # Which knows them already.
+            return
+
+        def apply() -> None:
+            for event in events:
+                store.apply(event)
+
+        await self._on_disk(apply)
+
+    async def _opened(self) -> MemoryStore | None:
+        """The store on disk, brought up to date when it is first needed; `None` if there is none, or none can be had now."""
+        open_store = self._open_store
+        if self._store is None and open_store is not None:
+            self._store = await self._on_disk(lambda: open_store(self.memories))
+            if self._open_store is None:  # Closed meanwhile.
+                self._let_go()
         return self._store
 
+    async def _on_disk(self, work: Callable[[], Any]) -> Any:
+        """`None` if the disk does not do it. What stands there is then behind, and put right from the journal when it is next opened."""
+        try:
+            return await self._in_thread(work)
+        except (OSError, _database_error()) as error:
+            logger.warning("the readable copy of the memory could not follow: %s; it is put right later", error)
+            self._let_go()
+            return None
+
     def close(self) -> None:
+        """What is remembered can still be looked at, but the disk is left alone."""
+        self._open_store = None
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._store is not None:
             self._store.close()
+            self._store = None
+
+
+def _database_error() -> type[Exception]:
+    import sqlite3  # For those who remember something.
+
+    return sqlite3.Error
 
 
 def _words(found: memory.Memory) -> str:

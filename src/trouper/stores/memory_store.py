@@ -98,7 +98,7 @@ class MemoryStore:
         """Entries that hold all words of `text` (the beginnings will do), best first; if there are none, those that hold the text anywhere as it stands."""
         if scope is not None:
             check_name(scope, "scope")
-        text = text.strip()[:QUERY_MAX_CHARS]
+        text = _plain(text.strip()[:QUERY_MAX_CHARS])
         terms = _WORD.findall(text)[:TERMS_MAX]
         where = "(entry.expires_at IS NULL OR entry.expires_at > :at) AND (:scope IS NULL OR entry.scope = :scope)"
         values: dict[str, object] = {"at": at, "scope": scope, "limit": max(0, limit)}
@@ -226,8 +226,11 @@ def _is_name(text: str) -> bool:
     return True
 
 
-def _utc(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _utc(at: float) -> str | None:
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None  # Further off than a calendar goes.
 
 
 def _stamp(path: Path) -> tuple[int, int]:
