@@ -446,7 +446,7 @@ class Conversation:
                     self.tell(DeliverDue(self.now(), TurnOptions()))
                 case t.RunTask(task_id, attempt):
                     self.tell(t.EndTask(task_id, attempt, "succeeded", self.now(), "done"))
-                case t.AwaitTaskStopped(task_id, attempt, _):
+                case t.AwaitTaskStopped(task_id, attempt):
                     self.tell(t.EndTask(task_id, attempt, "cancelled", self.now(), "stopped"))
                 case RunCall(call):
                     self.tell(DeliverResult(call.id, Outcome.OK, self.now(), content="done"))

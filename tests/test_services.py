@@ -29,6 +29,7 @@ from trouper.tools.builtin import (
     remember,
     secret_store,
 )
+from trouper.tools.context import Question
 
 MEMORY_TOOLS = [remember, recall, forget, list_memories]
 
@@ -362,6 +363,29 @@ async def test_a_keyring_keeps_secrets_if_there_is_one(open_checked: Any, autoju
         assert await runtime.services("a").secrets.get("key") == "s3cret-value"
     assert list(ring.held.values()) == ["s3cret-value"]
     assert not any("s3cret" in path.read_text() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
+
+
+async def test_an_answer_to_a_task_that_asks_for_a_secret_goes_to_the_secret_store(tmp_path: Path) -> None:
+    """B11, B24, I36: whichever way the host answers."""
+
+    @tool(background=True)
+    async def log_in(context: ToolContext) -> dict[str, Any]:
+        """Asks for a password."""
+        given = await context.ask_user(Question("Your password?", secret=True))
+        return {"given": list(given.values)}
+
+    model = Scripted([reply("Noted.")], exhausted="repeat")
+    async with open_runtime(tmp_path, model=model, tools=[log_in]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("log_in")
+        async for _ in session.events():
+            if session.questions:
+                break
+        await session.answer_task(task.id, "hunter2-hunter2")
+        ended = await session.wait_task(task.id)
+        (reference,) = ended.result["given"]
+        assert await runtime.services("a").secrets.get(reference["secret"]) == "hunter2-hunter2"
+    assert check_invariants(tmp_path, secrets=["hunter2-hunter2"]) == []
 
 
 # --- questions ---

@@ -35,7 +35,7 @@ from trouper.actors.reference import Inbox, Ref
 from trouper.actors.restart import NEVER, Restart
 from trouper.actors.session import SESSION_RESTART, SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
-from trouper.actors.triggers import TRIGGER_RESTART, Act, When, run_trigger
+from trouper.actors.triggers import TRIGGER_RESTART, Act, When, check_trigger, run_trigger
 from trouper.block import Block
 from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted
 from trouper.core.ids import MEMORY_STREAM, TaskId, check_name
@@ -225,6 +225,7 @@ class Runtime(Overview):
 
     def trigger(self, name: str, when: When, act: Act, *, restart: Restart = TRIGGER_RESTART) -> Ref[Any, Any]:
         """Call `act(fired)` as `when` says: `Every(60)`, `OnChange("inbox/")`, `Cron("0 9 * * *")`... until the runtime ends or `stop_trigger(name)` (B25)."""
+        check_trigger(when, act, self.environment.now())
         return self._triggers.spawn(name, run_trigger, name, when, act, self.environment.now, restart=restart)
 
     async def stop_trigger(self, name: str) -> bool:

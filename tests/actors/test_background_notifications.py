@@ -119,9 +119,9 @@ async def test_a_dedupe_key_holds_for_the_second(open_checked: Any, autojump_clo
     model = Scripted([reply("noted")], exhausted="repeat")
     async with open_checked(model) as runtime:
         session = await runtime.session("a")
-        await session.notify("Ding", dedupe_key="bell")
-        await session.notify("Ding", dedupe_key="bell")
-        assert len(session.pending_notifications()) == 1
+        first = await session.notify("Ding", dedupe_key="bell")
+        assert await session.notify("Ding", dedupe_key="bell") == first
+        assert [each.id for each in session.pending_notifications()] == [first]
         await until_quiet(session)
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from background_stage import Probe, events_of, only_task, spill_script, until, until_quiet, with_files
@@ -194,6 +195,19 @@ async def test_cancelling_reaches_the_tool_at_once_by_either_id(
         assert len(events_of(journal, "TaskCancelled")) == 1
 
 
+async def test_cancelling_what_has_ended_changes_nothing_by_either_id(open_checked: Any, autojump_clock: Any) -> None:
+    """B5: at any time, also after the end."""
+    probe = Probe()
+    async with open_checked(spill_script(seconds=1.0), tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        ended = only_task(session)
+        for id in (ended.id, ended.about.origin_call):
+            await session.cancel(id)
+        assert only_task(session) == ended and ended.state is TaskState.SUCCEEDED
+
+
 async def test_cancelling_an_open_call_ends_it_for_the_model(open_checked: Any, autojump_clock: Any) -> None:
     """B5: within the turn too."""
     probe = Probe()
@@ -209,8 +223,9 @@ async def test_cancelling_an_open_call_ends_it_for_the_model(open_checked: Any, 
     assert model.requests[1].messages[-1].answers[0].outcome.value == "cancelled"
 
 
+@pytest.mark.parametrize("grace_s", [5.0, 0.5])
 async def test_a_run_that_ignores_its_cancel_is_ended_without_it_and_its_result_is_late(
-    open_checked: Any, autojump_clock: Any, journal: list[Any]
+    open_checked: Any, autojump_clock: Any, journal: list[Any], grace_s: float
 ) -> None:
     """B5, I9, I24: within the grace period the task is cancelled; what comes later is recorded as late and changes nothing."""
 
@@ -222,13 +237,14 @@ async def test_a_run_that_ignores_its_cancel_is_ended_without_it_and_its_result_
         return "done anyway"
 
     model = Scripted([reply(call("deaf")), reply("wait"), reply("noted")], exhausted="repeat")
-    async with open_checked(model, tools=[deaf]) as runtime:
+    async with open_checked(model, tools=[deaf], limits=Limits(grace_s=grace_s)) as runtime:
         session = await runtime.session("a")
         await session.ask("go")
         task, at = only_task(session), trio.current_time()
         await session.cancel(task.id)
+        open_checked.wall.leap(hours=-24)  # A clock that is set does not make it longer.
         ended = await session.wait_task(task.id)
-        assert ended.state is TaskState.CANCELLED and trio.current_time() - at <= 5.0 + 1e-6
+        assert ended.state is TaskState.CANCELLED and trio.current_time() - at <= grace_s + 1e-6
         await until(session, lambda state: bool(state.tasks.get(task.id).late))
         assert session.task(task.id).state is TaskState.CANCELLED  # type: ignore[union-attr]
         await until_quiet(session)

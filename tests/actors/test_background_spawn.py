@@ -461,6 +461,21 @@ async def test_ended_tasks_are_kept_until_an_explicit_sweep(open_checked: Any, a
         assert await runtime.sweep_tasks() == 1 and session.task(task.id) is None
 
 
+async def test_a_sweep_leaves_closed_sessions_alone(open_checked: Any, autojump_clock: Any) -> None:
+    """B13: the records of a closed session are final (I16), and keep no other session's from being swept."""
+    probe = Probe()
+    model = Scripted([reply("ok")], exhausted="repeat")
+    async with open_checked(model, tools=[probe.slow()], limits=Limits(task_retention_s=60.0)) as runtime:
+        closed, live = await runtime.session("closed"), await runtime.session("live")
+        for session in (closed, live):
+            await session.wait_task((await session.spawn("slow", {"seconds": 1.0})).id)
+            await until_quiet(session)
+        await closed.close()
+        await trio.sleep(61.0)
+        assert await runtime.sweep_tasks() == 1
+        assert not live.tasks() and len(runtime.tasks(session="closed")) == 1
+
+
 async def test_the_detail_view_has_the_whole_result(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
     """B12: the task, its result also where it is longer than the record keeps, and its last events."""
 

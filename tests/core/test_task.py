@@ -264,7 +264,7 @@ def test_cancelling_a_run_stops_wanting_it_and_bounds_the_wait() -> None:
     tasks = running()
     assert t.outstanding(tasks) == {("run", ID, 1): t.RunTask(ID, 1)}
     tasks = run(tasks, t.CancelTask(ID, at=10.0, reason="no longer needed"))
-    assert t.outstanding(tasks) == {("stop", ID, 1): t.AwaitTaskStopped(ID, 1, 15.0)}
+    assert t.outstanding(tasks) == {("stop", ID, 1): t.AwaitTaskStopped(ID, 1)}
     assert t.decide(tasks, t.CancelTask(ID, at=11.0)) == ()
     tasks = run(tasks, t.EndTask(ID, 1, "cancelled", at=15.0))
     assert t.outstanding(tasks) == {}

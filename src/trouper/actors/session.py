@@ -223,7 +223,6 @@ class SessionActor:
             per_session=limits.runs_per_session,
             per_runtime=limits.runs_per_runtime,
             retention_s=limits.task_retention_s,
-            grace_s=limits.grace_s,
         )
 
     async def _handle(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> None:

@@ -17,7 +17,7 @@ from attrs import field, frozen
 from trouper._errors import ConfigError
 from trouper.actors.reference import Inbox
 from trouper.actors.restart import Restart
-from trouper.core.cron import Cron, OneShot, next_fire
+from trouper.core.cron import Cron, OneShot, next_fire, parse_when
 
 TRIGGER_RESTART = Restart(on="failure", limit=5, within_s=60.0, delay_s=0.5)
 #: The wall clock may be set: it is looked at this often.
@@ -25,13 +25,15 @@ _LOOK_AT_CLOCK_S = 60.0
 _WATCH_FOR_MS = 250
 
 
-def _positive(instance: object, attribute: Any, value: float) -> None:
-    if not 0 < value < float("inf"):
+def _positive(instance: object, attribute: Any, value: Any) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
         raise ConfigError(f"a trigger every {value!r} s makes no sense; give seconds, more than 0", seconds=value)
 
 
 def _paths(value: str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
-    given = (value,) if isinstance(value, str | os.PathLike) else value
+    given = (value,) if isinstance(value, str | os.PathLike) else tuple(value)
+    if not given:
+        raise ConfigError("a trigger on changes of no path never fires; name a file or a directory")
     return tuple(os.fspath(path) for path in given)
 
 
@@ -67,6 +69,24 @@ class Fired:
 
 
 Act: TypeAlias = Callable[[Fired], Awaitable[object]]
+
+
+def check_trigger(when: object, act: object, now: float) -> None:
+    """What would only show when it fires is told here, to whoever made the mistake."""
+    if not callable(act):
+        raise ConfigError(f"a trigger calls a function, and {act!r} is none; give an async function of one `Fired`")
+    match when:
+        case Every() | OnChange():
+            pass
+        case Cron(expression, zone):
+            parse_when(now=now, cron=expression, zone=zone)
+        case OneShot(at):
+            if not at > now:
+                raise ConfigError(f"a trigger at {at!r} is over before it begins; give a time to come", at=at)
+        case _:
+            raise ConfigError(
+                f"a trigger cannot fire by {when!r}; give Every(...), OnChange(...), Cron(...) or OneShot(...)"
+            )
 
 
 async def run_trigger(inbox: Inbox[Any, Any], name: str, when: When, act: Act, now: Callable[[], float]) -> None:

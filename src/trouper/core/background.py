@@ -93,13 +93,13 @@ def spilled_end(decision: Decision, command: DeliverResult) -> bool:
 
 
 def cancel_by_id(decision: Decision, id: str, at: float, reason: str) -> bool:
-    """Cancel a task by its own id or by that of the call that it goes back to; false if there is none."""
+    """Cancel a task by its own id, or all that go back to the call of this id; false if there is none. What has ended stays as it is (B5)."""
     tasks = decision.state.tasks
-    found = tasks.get(id) or next((t for t in tasks.live.values() if t.about.origin_call == id), None)
-    if found is None:
-        return False
-    decide_task(decision, CancelTask(found.id, at, reason))
-    return True
+    by_id = tasks.get(id)
+    found = [t for t in tasks if t.about.origin_call == id] if by_id is None else [by_id]
+    for each in found:
+        decide_task(decision, CancelTask(each.id, at, reason))
+    return bool(found)
 
 
 # --- fires ---

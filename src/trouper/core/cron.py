@@ -30,6 +30,7 @@ _SHIFT_MAX_S = 25 * 3_600
 #: One day has 1,440 minutes; a few more fires than that show every interval within a day, and across midnight.
 _INTERVAL_SAMPLE = 1_500
 _SECOND = timedelta(seconds=1)
+_CALENDAR_ENDS = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
 
 
@@ -70,6 +71,8 @@ def parse_when(
         instant = parse_instant(at)
         if instant <= now:
             raise InvalidSchedule(f"{at!r} is in the past; give a time to come", at=at)
+        if instant >= _CALENDAR_ENDS:
+            raise InvalidSchedule(f"{at!r} is further off than calendars go; give a time before the year 9999", at=at)
         return OneShot(instant)
     when = Cron(_checked_expression(cron), _checked_zone(zone))
     if next_fire(when, now) is None:

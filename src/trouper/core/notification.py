@@ -92,6 +92,13 @@ class Notifications:
     def get(self, notification_id: str) -> Notification | None:
         return self.pending.get(NotificationId(notification_id)) or self.settled.get(NotificationId(notification_id))
 
+    def keyed(self, key: str | None) -> NotificationId | None:
+        """The one that holds this dedupe key, if any is remembered."""
+        if key is None:
+            return None
+        known = (*self.pending.values(), *self.settled.values())
+        return next((item.id for item in known if item.dedupe_key == key), None)
+
     @property
     def queued(self) -> tuple[Notification, ...]:
         return tuple(item for item in self.pending.values() if item.state is NotificationState.QUEUED)
@@ -297,7 +304,7 @@ def decide(notifications: Notifications, command: NotificationCommand) -> tuple[
 def _queue(notifications: Notifications, command: QueueNotification) -> tuple[NotificationEvent, ...]:
     if notifications.get(command.id) is not None:
         raise CommandRejected(f"notification {command.id!r} exists already; give each one a fresh id", id=command.id)
-    if command.dedupe_key is not None and _has_key(notifications, command.dedupe_key):
+    if notifications.keyed(command.dedupe_key) is not None:
         return ()
     if command.kind == "generic" and len(notifications.pending) >= command.limits.queue:
         raise CommandRejected(
@@ -360,10 +367,6 @@ def _moving(
             case "no-op":
                 pass
     return tuple(moving)
-
-
-def _has_key(notifications: Notifications, key: str) -> bool:
-    return any(item.dedupe_key == key for item in (*notifications.pending.values(), *notifications.settled.values()))
 
 
 # --- evolve ---

@@ -59,7 +59,6 @@ from trouper.core.task_events import (
 from trouper.core.task_record import *  # noqa: F403
 from trouper.core.task_record import (
     ARTIFACTS_MAX,
-    DEFAULT_LIMITS,
     DETAIL_MAX_CHARS,
     ENTRIES_MAX,
     LINKS_MAX,
@@ -100,17 +99,16 @@ class RunTask:
 
 @frozen
 class AwaitTaskStopped:
-    """A cancelled run that has not reported by then is ended without it (I24)."""
+    """A cancelled run that has not reported within the grace period is ended without it (I24)."""
 
     task_id: TaskId
     attempt: int
-    at: float
 
 
 TaskWork: TypeAlias = RunTask | AwaitTaskStopped
 
 
-def outstanding(tasks: Tasks, limits: TaskLimits = DEFAULT_LIMITS) -> dict[tuple[str, TaskId, int], TaskWork]:
+def outstanding(tasks: Tasks) -> dict[tuple[str, TaskId, int], TaskWork]:
     """The runs that should be running. A cancelled one is wanted no more, which cancels its scope; its end is still awaited."""
     work: dict[tuple[str, TaskId, int], TaskWork] = {}
     for task in tasks.live.values():
@@ -119,9 +117,7 @@ def outstanding(tasks: Tasks, limits: TaskLimits = DEFAULT_LIMITS) -> dict[tuple
         if task.cancel_requested_at is None:
             work["run", task.id, task.attempt] = RunTask(task.id, task.attempt)
         else:
-            work["stop", task.id, task.attempt] = AwaitTaskStopped(
-                task.id, task.attempt, task.cancel_requested_at + limits.grace_s
-            )
+            work["stop", task.id, task.attempt] = AwaitTaskStopped(task.id, task.attempt)
     return work
 
 

@@ -50,8 +50,6 @@ class TaskLimits:
     attempts: int = 3
     #: How long ended tasks are kept; 0 means for ever (B13).
     retention_s: float = 30 * 86_400.0
-    #: How long a cancelled run may take to stop before its task is ended without it (I24).
-    grace_s: float = 5.0
 
 
 DEFAULT_LIMITS = TaskLimits()

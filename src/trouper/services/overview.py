@@ -14,9 +14,9 @@ from trouper.core.ids import SessionId, TaskId
 from trouper.core.messages import Json
 from trouper.core.notification import Notification, NotificationState
 from trouper.core.schedule import Schedule, ScheduleState
-from trouper.core.session import State
+from trouper.core.session import Phase, State
 from trouper.core.task_record import Entry, Page, Task, TaskState, listing
-from trouper.services.session_side import state_named
+from trouper.services import checks
 
 if TYPE_CHECKING:
     from trouper.runtime import Runtime
@@ -57,7 +57,7 @@ class ScheduleBook:
     def list(
         self, *, session: str | None = None, state: ScheduleState | str | None = None
     ) -> tuple[SessionSchedule, ...]:
-        wanted = ScheduleState(state) if isinstance(state, str) else state
+        wanted = checks.state_named(ScheduleState, state, "schedule")
         return tuple(
             SessionSchedule(name, each)
             for name, found in self._runtime._states(session)
@@ -102,10 +102,10 @@ class Overview:
         """The newest first. `before`: that of the last page, for the next one (B13)."""
         return listing(
             (task for _, found in self._states(session) for task in found.tasks),
-            state=state_named(state),
+            state=checks.state_named(TaskState, state, "task"),
             kind=kind,
             session=None if session is None else SessionId(session),
-            limit=limit,
+            limit=checks.count(limit, "limit"),
             before=before,
         )
 
@@ -131,7 +131,7 @@ class Overview:
         self, *, state: NotificationState | str | None = None, session: str | None = None, limit: int = 50
     ) -> tuple[SessionNotification, ...]:
         """Pending ones and the last of those that are settled, the oldest first; past `limit` the oldest settled ones are left out."""
-        wanted = NotificationState(state) if isinstance(state, str) else state
+        wanted, limit = checks.state_named(NotificationState, state, "notification"), checks.count(limit, "limit")
         found = [
             SessionNotification(name, each)
             for name, known in self._states(session)
@@ -148,9 +148,9 @@ class Overview:
         return ScheduleBook(self)
 
     async def sweep_tasks(self) -> int:
-        """Archive what ended longer ago than `Limits.task_retention_s`, in all sessions; how many (B13)."""
+        """Archive what ended longer ago than `Limits.task_retention_s`, in all sessions but the closed ones, whose records are final; how many (B13)."""
         swept = 0
         for name, found in list(self._states()):
-            if found.tasks.ended:
+            if found.tasks.ended and found.phase is not Phase.CLOSED:
                 swept += await (await self._session(name)).sweep_tasks()
         return swept

@@ -17,6 +17,7 @@ from trouper.core.schedule import CancelSchedule, CreateSchedule, ScheduledMessa
 from trouper.core.task_events import AnswerTaskInput, CancelTask, CreateTask, MessageTask
 from trouper.core.task_record import Task, TaskState, listing
 from trouper.journal import JournalFull
+from trouper.services import checks
 from trouper.services.views import schedule_line, task_detail, task_line
 from trouper.tools.errors import ToolError
 
@@ -178,6 +179,7 @@ class Calendar:
     ) -> Mapping[str, Json]:
         session, actor = self._session, self._session._actor
         limits = actor.schedule_limits()
+        checks.text(title, "the title of a schedule")
         if missed not in _MISSED:
             raise ToolError(f"missed={missed!r} is unknown; use 'skip', 'once' or 'all'")
         if (tool is None) == (message is None):
@@ -192,8 +194,7 @@ class Calendar:
             new = await actor.admit(tool, dict(arguments or {}))
             action = ScheduledRun(tool, new.spec["arguments"], title, signal_on_completion)
         else:
-            assert message is not None
-            action = ScheduledMessage(message)
+            action = ScheduledMessage(checks.text(message, "the message of a schedule"))
         id = ScheduleId(actor.ground.environment.ids.new("schedule_"))
         with told_to_model():
             made = await session._ask(
@@ -228,8 +229,10 @@ class Notifying:
         session = self._session
         id = NotificationId(session._actor.ground.environment.ids.new("note_"))
         with told_to_model():
-            await session._ask(QueueNotification(id, "generic", title, body, session._now(), dedupe_key=dedupe_key))
-        return id
+            queued = await session._ask(
+                QueueNotification(id, "generic", title, body, session._now(), dedupe_key=dedupe_key)
+            )
+        return queued.state.notifications.keyed(dedupe_key) or id
 
 
 __all__ = ["SPAWN_TOOL", "Calendar", "Notifying", "Spawning", "TaskBook", "told_to_model"]

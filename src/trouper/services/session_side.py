@@ -19,6 +19,7 @@ from trouper.core.notification import (
 from trouper.core.schedule import Schedule
 from trouper.core.task_events import AnswerTaskInput, CreateTask, MessageTask, SweepTasks
 from trouper.core.task_record import Page, Task, TaskState, listing
+from trouper.services import checks
 from trouper.services.inbox import Inbox
 from trouper.services.questions import PendingQuestion
 from trouper.tools.contract import Tool
@@ -26,16 +27,6 @@ from trouper.tools.contract import Tool
 if TYPE_CHECKING:
     from trouper.actors.session import SessionActor, Step
     from trouper.services.desk import Desk
-
-
-def state_named(state: TaskState | str | None) -> TaskState | None:
-    if state is None or isinstance(state, TaskState):
-        return state
-    try:
-        return TaskState(state)
-    except ValueError:
-        known = ", ".join(each.value for each in TaskState)
-        raise CommandRejected(f"there is no task state {state!r}; the states are {known}", state=state) from None
 
 
 class BackgroundSide:
@@ -67,6 +58,7 @@ class BackgroundSide:
         name = tool.name if isinstance(tool, Tool) else tool
         if not isinstance(name, str):
             raise UsageError(f"{tool!r} is no tool; give a tool of this session, or its name")
+        checks.text(title, "the title of a run")
         if not isinstance(arguments, Mapping | None):
             raise UsageError(f"arguments={arguments!r} is no mapping; write arguments={{...}}")
         new = await actor.admit(
@@ -84,7 +76,13 @@ class BackgroundSide:
         before: tuple[float, TaskId] | None = None,
     ) -> Page:
         """The newest first. `before`: that of the last page, for the next one."""
-        return listing(self._state.tasks, state=state_named(state), kind=kind, limit=limit, before=before)
+        return listing(
+            self._state.tasks,
+            state=checks.state_named(TaskState, state, "task"),
+            kind=kind,
+            limit=checks.count(limit, "limit"),
+            before=before,
+        )
 
     def task(self, id: str) -> Task | None:
         """The record of a task, running or ended; `None` if this session has no such task, or has archived it."""
@@ -104,12 +102,18 @@ class BackgroundSide:
 
     async def message_task(self, id: str, text: str) -> None:
         """A message to a run, which may look for them."""
+        checks.text(text, "a message")
         await self._ask(MessageTask(TaskId(id), "to_task", text, self._now()))
 
     async def answer_task(self, id: str, answer: Json) -> None:
-        """The answer to what a task waits for."""
-        given = {"status": "answered", "values": [answer]}
-        await self._ask(AnswerTaskInput(TaskId(id), given, self._now()))
+        """The answer to what a task waits for; a task that asks for several things at once gets them by `answer_question`."""
+        asked = next((question for question in self.questions if question.task_id == id), None)
+        if asked is not None:
+            # It knows the choices, and where a secret has to go.
+            await self.answer_question(asked.id, answer)
+        else:
+            given = {"status": "answered", "values": [answer]}
+            await self._ask(AnswerTaskInput(TaskId(id), given, self._now()))
 
     async def sweep_tasks(self) -> int:
         """Archive ended tasks that are older than `Limits.task_retention_s`; how many (B13)."""
@@ -132,10 +136,14 @@ class BackgroundSide:
     async def notify(
         self, title: str, body: str = "", *, dedupe_key: str | None = None, wake: bool = True
     ) -> NotificationId:
-        """Queue a notification for the model; with `wake`, an idle session gets a turn for it."""
+        """Queue a notification for the model; with `wake`, an idle session gets a turn for it. The id is that of the first one with the same `dedupe_key`."""
         id = NotificationId(self._actor.ground.environment.ids.new("note_"))
-        await self._ask(QueueNotification(id, "generic", title, body, self._now(), dedupe_key=dedupe_key, wake=wake))
-        return id
+        checks.text(title, "the title of a notification")
+        checks.text(body, "the body of a notification")
+        queued = await self._ask(
+            QueueNotification(id, "generic", title, body, self._now(), dedupe_key=dedupe_key, wake=wake)
+        )
+        return queued.state.notifications.keyed(dedupe_key) or id
 
     async def acknowledge(self, *ids: str) -> None:
         """These notifications were read: they are delivered no more (B14)."""
@@ -189,4 +197,4 @@ class BackgroundSide:
         await self._desk.questions.decline(id)
 
 
-__all__ = ["BackgroundSide", "state_named"]
+__all__ = ["BackgroundSide"]

@@ -1,0 +1,33 @@
+"""What hosts hand in is checked where they hand it in: a mistake is theirs to read, and no session's to fail on."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+from trouper._errors import CommandRejected, UsageError
+
+_E = TypeVar("_E", bound=Enum)
+
+
+def text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{what} is text, not {value!r}; write it as one", what=what)
+    return value
+
+
+def count(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError(f"{what}={value!r} makes no sense; give a whole number of at least 0", what=what)
+    return value
+
+
+def state_named(states: type[_E], state: _E | str | None, what: str) -> _E | None:
+    """A state by its name, or itself."""
+    if state is None or isinstance(state, states):
+        return state
+    try:
+        return states(state)
+    except ValueError:
+        known = ", ".join(str(each.value) for each in states)
+        raise CommandRejected(f"there is no {what} state {state!r}; the states are {known}", state=state) from None
