@@ -96,7 +96,7 @@ class ChunkStream:
         try:
             if not self._is_stream:
                 await self._take_whole()
-            elif piece := await self._receive():
+            elif piece := await (self._receive_tail() if self._reply.finished else self._stream.receive()):
                 for event in self._reader.feed(piece):
                     self._ready.extend(self._reply.take(event))
                 if self._reader.comments != self._comments:
@@ -109,9 +109,7 @@ class ChunkStream:
             # Without the frames it came from: their variables hold what the provider sent, which may repeat the key.
             self._fault = fault.with_traceback(None)
 
-    async def _receive(self) -> bytes:
-        if not self._reply.finished:
-            return await self._stream.receive()
+    async def _receive_tail(self) -> bytes:
         with trio.move_on_after(END_S if self._reply.ended else TAIL_S):
             try:
                 return await self._stream.receive()

@@ -64,8 +64,8 @@ class Reply:
 
     def take(self, event: ServerEvent) -> list[Chunk]:
         """The chunks of one event, as it came."""
-        value = wire_json.decode_or_none(event.data)
-        if not isinstance(value, dict):
+        value = wire_json.decode_or_none(event[0])
+        if type(value) is not dict:
             raise fault_of_event(PROVIDER, event.data)
         return self.take_event(value)
 

@@ -73,16 +73,17 @@ class SseReader:
 
     def _take(self, lines: list[bytes]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
+        data = self._data
         for line in lines:
             if not line:
-                if self._data:
-                    data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                    events.append(ServerEvent(data, self._name))
-                    self._data.clear()
+                if data:
+                    events.append(ServerEvent(data[0] if len(data) == 1 else b"\n".join(data), self._name))
+                    data.clear()
                     self._data_bytes = 0
                 self._name = ""
-            elif line.startswith(b"data:"):
-                self._add(line[6:] if line[5:6] == b" " else line[5:])
+            elif line.startswith(b"data: "):
+                data.append(line[6:])
+                self._data_bytes += len(line) - 6
             elif line[0] == 58:
                 self.comments += 1
             else:
@@ -91,13 +92,11 @@ class SseReader:
                 if field == b"event":
                     self._name = value.decode("utf-8", "replace")
                 elif field == b"data":
-                    self._add(value)
+                    data.append(value)
+                    self._data_bytes += len(value)
+        if data:
+            self._check_size()
         return events
-
-    def _add(self, value: bytes) -> None:
-        self._data.append(value)
-        self._data_bytes += len(value)
-        self._check_size()
 
     def _hold(self, piece: bytes) -> None:
         self._line.append(piece)
