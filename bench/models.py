@@ -1,7 +1,11 @@
 """The Gemini client against Google's own, on the same server in another process.
 
-CPU per event is this process's own time for a whole reply, divided by its events: reading, parsing and handing out. Two kinds of reply: one sent as fast as the
-server can, where many events share a read, and one sent an event at a time, where each costs a wake-up. The goal is at most 1/8 of Google's client.
+CPU per event is this process's own time for a whole reply, divided by its events: reading, parsing and handing out; the server's time is not in it. The three
+clients take turns, and the median of all replies counts. Two kinds of reply:
+
+- as fast as the server can: our client reads what comes so fast in gulps of 2 ms, so that many events share a wake-up. The goal is at most 1/8 of Google's client.
+- an event at a time, 1 ms apart: each is handed out as it comes, and costs a wake-up of the process. That is the floor, for any client on trio: the row below
+  shows a reader on a bare trio socket that throws the bytes away. Most of it is paid to caches that have gone cold, so that it depends on what else runs.
 
     python bench/models.py [--quick] [--json]
 """

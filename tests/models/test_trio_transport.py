@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trouper._errors import ConfigError
 from trouper.models._errors import BadRequest, NetworkFault
 from trouper.models.http import Endpoint
-from trouper.models.trio_transport import Chunked
+from trouper.models.trio_transport import GULP_S, QUICK_READS, Chunked
 
 Talk = Callable[[trio.SocketStream], Awaitable[None]]
 
@@ -139,6 +139,73 @@ async def test_a_body_left_half_way_closes_its_connection() -> None:
             async with endpoint.open("/x", b"{}") as stream:
                 assert await stream.receive() == b"hi"
         assert counts == [1, 1]
+
+
+async def paced(words: int, gap_s: float) -> tuple[list[bytes], float]:
+    """The pieces in which a reply comes whose words are sent this far apart, and how long after the last word it was over."""
+    sent_at = 0.0
+
+    async def talk(stream: trio.SocketStream) -> None:
+        nonlocal sent_at
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % words)
+            for _ in range(words):
+                await trio.sleep(gap_s)
+                sent_at = trio.current_time()
+                await stream.send_all(b".")
+            await stream.receive_some()
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    pieces = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, talk, listeners)
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with Endpoint(url, provider="test") as endpoint, endpoint.open("/x", b"{}") as stream:
+            while piece := await stream.receive():
+                pieces.append(piece)
+        late_s = trio.current_time() - sent_at
+        nursery.cancel_scope.cancel()
+    assert b"".join(pieces) == b"." * words
+    return pieces, late_s
+
+
+async def test_words_at_a_models_pace_are_handed_out_one_by_one(autojump_clock: trio.testing.MockClock) -> None:
+    """M2: a thousand of them in a second are not too many."""
+    for gap_s in (0.02, 0.001):
+        pieces, late_s = await paced(60, gap_s)
+        assert len(pieces) == 60
+        assert late_s == 0
+
+
+async def test_words_that_come_faster_than_that_are_read_in_gulps(autojump_clock: trio.testing.MockClock) -> None:
+    """M2: each is late by at most the gulp; a short reply has none."""
+    pieces, late_s = await paced(300, 0.0003)
+    assert len(pieces) < 200
+    assert late_s <= GULP_S
+    pieces, late_s = await paced(QUICK_READS, 0.0003)
+    assert len(pieces) == QUICK_READS
+    assert late_s == 0
+
+
+async def test_a_clock_that_stands_still_does_not_stop_a_stream(mock_clock: trio.testing.MockClock) -> None:
+    """M2: no time passes between two reads, and none would pass while sleeping."""
+    chunks = [b"1\r\n.\r\n"] * 100
+    wire = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n"]
+
+    async def talk(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            for piece in wire:
+                await stream.send_all(piece)
+                await trio.testing.wait_all_tasks_blocked()
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, talk, listeners)
+        async with Endpoint(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}", provider="test") as endpoint:
+            assert await fetch(endpoint) == (200, b"." * 100)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
