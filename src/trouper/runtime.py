@@ -73,6 +73,8 @@ logger = logging.getLogger("trouper.runtime")
 
 @frozen
 class RuntimeStatistics:
+    """A runtime in figures: see `Runtime.statistics()`."""
+
     sessions: int
     known_sessions: int
     usage: Usage
@@ -275,6 +277,7 @@ class Runtime(Overview):
         )
 
     def statistics(self) -> RuntimeStatistics:
+        """Figures as of now."""
         return RuntimeStatistics(
             sessions=sum(handle._ref.exit is None for handle in self._handles.values()),
             known_sessions=len(set(self._roster.names()) | set(self._actors)),
@@ -313,15 +316,18 @@ class Runtime(Overview):
                 self._snapshots.tell(None)
 
     def services(self, session: str) -> Services:
+        """What the tools of a session are given."""
         return self.desk(session).services(self._actors[session].outfit.registry)
 
     def desk(self, session: str) -> Desk:
+        """The services of one session."""
         found = self._desks.get(session)
         if found is None or found.session is not self._handles[session]:
             found = self._desks[session] = Desk(self._handles[session], self._places, self.memory, self.environment.utc)
         return found
 
     def files_of(self, session: str) -> RootedFiles | None:
+        """The files of a session; `None` where the runtime has none."""
         return self._places.files_of(session)
 
     async def in_thread(self, work: Callable[[], Any]) -> Any:
@@ -343,6 +349,7 @@ class Runtime(Overview):
         return True
 
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
+        """The answer to what a task waited for is on record."""
         self.desk(session).questions.recorded(task_id, answer)
 
     def new_owner(self) -> Owner:

@@ -54,13 +54,17 @@ class Disk(Protocol):
     def create(self, path: str) -> File:
         """A new empty file of mode 0600 for appending; `FileExistsError` if the name is taken, also by a link."""
 
-    def open_append(self, path: str) -> File: ...
+    def open_append(self, path: str) -> File:
+        """An existing file, to append to."""
 
-    def open_read(self, path: str) -> File: ...
+    def open_read(self, path: str) -> File:
+        """An existing file, to read."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether there is something of this name."""
 
-    def is_dir(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool:
+        """Whether it is a directory."""
 
     def list_dir(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
@@ -71,14 +75,17 @@ class Disk(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Atomically; replaces the target."""
 
-    def unlink(self, path: str) -> None: ...
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
 
-    def sync_dir(self, path: str) -> None: ...
+    def sync_dir(self, path: str) -> None:
+        """Have the names in a directory reach the medium."""
 
     def reserve(self, path: str, size: int) -> None:
         """Make `path` a file of `size` bytes that really occupies the disk (posix_fallocate)."""
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """How much can still be written there."""
 
     def lock(self, path: str, owner: str) -> Lock:
         """Take the lock and write `owner` into its file; `BlockingIOError` if another holds it. The file is never deleted.

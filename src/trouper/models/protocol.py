@@ -64,4 +64,5 @@ class Model(Protocol):
     def context_window(self) -> int | None:
         """How many tokens fit, if known: the base of the compaction trigger (L26)."""
 
-    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]: ...
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        """The reply to one request, chunk by chunk; leaving the block ends it. Raises `ModelError`s only."""

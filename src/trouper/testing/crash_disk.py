@@ -170,6 +170,7 @@ class CrashDisk:
 
     @property
     def capacity(self) -> int | None:
+        """How many bytes fit; `None`: no end."""
         return self._machine.capacity
 
     @capacity.setter
