@@ -56,9 +56,9 @@ from trouper.services.overview import Overview
 from trouper.services.places import Places
 from trouper.session import Session
 from trouper.subscription import Subscription
-from trouper.tools.builtin.background import equipped
 from trouper.tools.context import Services
 from trouper.tools.contract import Tool
+from trouper.tools.equipping import equipped
 from trouper.tools.errors import ToolError
 from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.hooks import Hooks
