@@ -303,7 +303,7 @@ class Session(BackgroundSide):
             self._actor.turn_feeds.remove(feed)
 
     async def close(self, reason: str = "") -> None:
-        """End the session for good. What runs is cancelled; the journal keeps everything."""
+        """End the session for good. What runs is cancelled; the journal keeps everything. Returns when all of it has stopped, or the grace period is over."""
         try:
             closed = await self._ask(Close(self._now(), reason))
         except (SessionEnded, CommandRejected):
@@ -311,7 +311,7 @@ class Session(BackgroundSide):
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in closed.cancelled:
                 await running.wait_done()
-        await self._ref.wait_exit()
+            await self._ref.wait_exit()
 
     # -- approvals and client-side calls
 

@@ -267,8 +267,9 @@ class Runs:
                 logger.warning("the artifacts of task %s were not written: %s", about.id, error)
         return False
 
-    async def _save_interrupted(self, about: NewTask, told: str) -> None:
-        await self._save(about, "", "interrupted", told)
+    async def _save_interrupted(self, found: Task, told: str) -> None:
+        """What the process that ended had not written: of its log, what the record still shows."""
+        await self._save(found.about, task_text.last_output(found.output), "interrupted", told)
 
     # -- what the session records
 
@@ -293,7 +294,7 @@ class Runs:
                 host.watches.task_changed(task_id)
                 found = host.state.tasks.get(task_id)
                 if found is not None:
-                    host.start(self._save_interrupted, found.about, told)
+                    host.start(self._save_interrupted, found, told)
             case TaskInputRequested() | TaskSucceeded() | TaskFailed() | TaskCancelled():
                 host.watches.task_changed(event.task_id)
             case NotificationQueued() | NotificationsRequeued():
