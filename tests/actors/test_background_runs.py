@@ -329,6 +329,25 @@ async def test_reports_are_few_however_many_the_tool_makes(
     assert len(events_of(journal, "TaskProgressed", "TaskOutputWritten")) <= 2 * 5 * 4 + 4
 
 
+async def test_every_run_of_a_session_beats_and_reports_for_itself(open_checked: Any, autojump_clock: Any) -> None:
+    """B8: whichever came first, and also one that comes when all others have ended."""
+    probe = Probe()
+    model = Scripted([reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[probe.slow()], limits=Limits(heartbeat_s=10.0)) as runtime:
+        session = await runtime.session("a")
+        for _ in range(2):
+            first = await session.spawn("slow", {"seconds": 30.0, "say": "one"})
+            await trio.sleep(3.0)
+            second = await session.spawn("slow", {"seconds": 30.0, "say": "two"})
+            await trio.sleep(24.0)
+            for each, said in ((first, "one"), (second, "two")):
+                found = session.task(each.id)
+                assert found is not None and found.heartbeat_at is not None
+                assert session._now() - found.heartbeat_at <= 10.0
+                assert found.output.tail == f"[stdout] {said}" and found.detail == "digging"
+            await until_quiet(session)
+
+
 async def test_artifacts_are_there_at_the_end(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
     """B9: output.log and result.json in the session's files, for spilled calls too, named in the notification."""
     probe = Probe()

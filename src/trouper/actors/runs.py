@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import orjson
 import trio
 
+from trouper.actors.reporter import Reporter
 from trouper.actors.run import Run
 from trouper.actors.running import Running
 from trouper.actors.tool_call import run_tool
@@ -110,6 +111,7 @@ class Runs:
         self._host = host
         self._calls: dict[CallId, tuple[Run, Running, Tool]] = {}
         self._tasks: dict[TaskId, Run] = {}
+        self._reporter = Reporter(host.limits.heartbeat_s)
 
     # -- executions
 
@@ -198,7 +200,7 @@ class Runs:
     # -- ends
 
     async def _finished(self, run: Run, found: Task, ended: DeliverResult) -> EndTask:
-        run.end()
+        self._end(run)
         end = task_text.end_of(ended.outcome, ended.content)
         attempt = run.attempt
         # What comes after the task's end is late: it is noted, and changes neither the record nor the files (I9).
@@ -229,7 +231,7 @@ class Runs:
             case _:
                 return None
         if run is not None:
-            run.end()
+            self._end(run)
             self._forget(run)
         if found is None or found.cancel_requested_at is None or found.attempt != attempt:
             return None
@@ -304,12 +306,18 @@ class Runs:
 
     def _new(self, call: CallId) -> Run:
         host = self._host
-        return Run(call, now=host.now, post=host.post, publish=host.publish_live, heartbeat_s=host.limits.heartbeat_s)
+        return Run(call, now=host.now, post=host.post, publish=host.publish_live, said=self._reporter.said)
 
     def _attach(self, run: Run, task_id: TaskId, attempt: int) -> None:
         run.attach(task_id, attempt)
         self._tasks[task_id] = run
-        self._host.start(run.report)
+        if self._reporter.add(run):
+            self._host.start(self._reporter.report)
+
+    def _end(self, run: Run) -> None:
+        """It says no more: what it has said is on its way to the record."""
+        run.flush()
+        self._reporter.discard(run)
 
     def _forget(self, run: Run) -> None:
         self._calls.pop(run.call, None)

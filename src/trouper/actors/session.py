@@ -236,7 +236,8 @@ class SessionActor:
         place, and gets a piece of the work that follows to go on with: that saves both of them the way through the scheduler.
         """
         assert self._inbox is not None
-        if self._turnstile.taken or not self._inbox.is_resting:
+        if self._turnstile.taken or not self._inbox.is_resting or type(command) is SpillCall:
+            # The budgets of a step's calls run out together: then one decision on all of them is cheaper.
             await self._enqueue(command)
             return None
         with self._turnstile:
