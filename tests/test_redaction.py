@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,15 @@ async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
     )
     assert b"hunter2" not in written
     assert LOOKS_LIKE[0].encode() not in written
+
+
+async def test_what_an_earlier_process_stored_is_cut_out_before_anybody_uses_it(tmp_path: Path) -> None:
+    """B24, I36: a user who pastes a stored password, or a command that prints it, needs no tool to have looked it up first."""
+    model = Scripted([reply("ok")])
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        await runtime.session("s")
+        await runtime.services("s").secrets.set("password", "hunter2-hunter2")
+    async with open_runtime(tmp_path, model=model) as runtime:
+        await (await runtime.session("other")).ask("is hunter2-hunter2 a good password?")
+    assert "hunter2" not in repr(model.requests)
+    assert check_invariants(tmp_path, secrets=["hunter2-hunter2"]) == []
