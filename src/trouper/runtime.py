@@ -611,8 +611,9 @@ async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:
             runtime._sessions.stop(handle._ref, grace_s=grace_s)
     for handle in runtime._handles.values():
         await handle._ref.wait_exit()
-    # Nobody speaks any more: it would only sleep on to its next look.
-    runtime._supervisor.cancel("notes")
+    # Nobody speaks any more: it would only sleep on to its next look. Where all of the tree is being cancelled it is gone by now.
+    if (notes := runtime._supervisor.find("notes")) is not None:
+        runtime._supervisor.cancel(notes)
     for feed in runtime._feeds:
         feed.end()
     try:
