@@ -43,8 +43,8 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
         ToolError,
         "before the year 9999",
     ),
-    "a tool itself": (lambda r, s, t: s.spawn(act), UsageError, "name of the tool"),  # type: ignore[arg-type]
-    "arguments": (lambda r, s, t: s.spawn("slow", [1, 2]), UsageError, "give an object"),  # type: ignore[arg-type]
+    "a tool itself": (lambda r, s, t: s.spawn(act), UsageError, "or its name"),  # type: ignore[arg-type]
+    "arguments": (lambda r, s, t: s.spawn("slow", [1, 2]), UsageError, "write arguments="),  # type: ignore[arg-type]
     "title of a run": (lambda r, s, t: s.spawn("slow", title=7), UsageError, "is text, not 7"),  # type: ignore[arg-type]
     "message": (lambda r, s, t: s.message_task(t, 7), UsageError, "is text, not 7"),  # type: ignore[arg-type]
     "no such task": (lambda r, s, t: s.message_task("x", "hello"), CommandRejected, "list the tasks"),
