@@ -21,6 +21,8 @@ import sys
 from typing import Protocol
 
 FILE_MODE = 0o600
+#: The text of a lock file is far shorter.
+OWNER_BYTES_MAX = 4096
 DIRECTORY_MODE = 0o700
 
 
@@ -46,6 +48,9 @@ class Lock(Protocol):
     """An exclusive claim on a lock file; its text says who holds it."""
 
     def close(self) -> None: ...
+
+    def withdraw(self) -> None:
+        """Close it, with the text of the file as it was before: for a holder that has been refused, and has changed nothing else."""
 
 
 class Disk(Protocol):
@@ -209,15 +214,20 @@ class OsDisk:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, owner.encode(), 0)
+                before = os.pread(fd, OWNER_BYTES_MAX, 0)
+                _put_text(fd, owner.encode())
             except BaseException:
                 os.close(fd)
                 raise
         except BaseException:
             os.close(directory)
             raise
-        return OsLock(fd, directory)
+        return OsLock(fd, directory, before)
+
+
+def _put_text(fd: int, text: bytes) -> None:
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text, 0)
 
 
 def _check_owner(fd: int, path: str) -> None:
@@ -242,11 +252,18 @@ def _flock_directory(fd: int) -> None:
 class OsLock:
     """A flock on a lock file and on its directory. The file stays: deleting it would let two holders lock two inodes of one name."""
 
-    __slots__ = ("_directory", "_fd")
+    __slots__ = ("_before", "_directory", "_fd")
 
-    def __init__(self, fd: int, directory: int) -> None:
+    def __init__(self, fd: int, directory: int, before: bytes) -> None:
         self._fd = fd
         self._directory = directory
+        self._before = before
+
+    def withdraw(self) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # Whoever was refused is told why, and not this.
+                _put_text(self._fd, self._before)
+        self.close()
 
     def close(self) -> None:
         if self._fd >= 0:
