@@ -48,7 +48,7 @@ from trouper.core.task_record import Owner
 from trouper.core.values import changed
 from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log
 from trouper.journal.format import is_gap
-from trouper.models.protocol import Model
+from trouper.models.protocol import Model, close_model
 from trouper.roster import IDLE, Roster, SessionDamaged, encode_memories, encode_section, tag_of
 from trouper.services.desk import Desk, provided
 from trouper.services.memory import MemoryKeeper
@@ -630,9 +630,8 @@ async def _close_models(runtime: Runtime) -> None:
     models = {id(actor.outfit.model): actor.outfit.model for actor in runtime._actors.values()}
     models[id(runtime._outfit.model)] = runtime._outfit.model
     for model in models.values():
-        if (close := getattr(model, "aclose", None)) is not None:
-            with trio.move_on_after(1.0):
-                await close()
+        with trio.move_on_after(1.0):
+            await close_model(model)
 
 
 def _check_arguments(
