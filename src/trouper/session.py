@@ -289,15 +289,15 @@ class Session(BackgroundSide):
     async def compact(self) -> CompactionEnded | None:
         """Make the context smaller now. Returns what was done; `None` if there was nothing worth doing."""
         outfit = self._actor.outfit
-        feed = Feed(outfit.limits.subscriber_events)
+        feed = Feed(1, only=CompactionEnded)
         self._actor.turn_feeds.append(feed)
         try:
             begun = await self._ask(Compact(self._now(), outfit.limits.compaction, outfit.model.context_window))
             if begun.state.phase is not Phase.TIDYING:
                 return None
             async for event in feed:
-                if isinstance(event, CompactionEnded):
-                    return event
+                ended: CompactionEnded = event
+                return ended
             return None
         finally:
             self._actor.turn_feeds.remove(feed)

@@ -75,7 +75,9 @@ class Asking:
                 return await self._reply(outfit, turn, step_number, finished)
             draft = call.draft
             partial = draft.partial() if draft.progressed else None
-            return DeliverFault(turn, step_number, finished.fault, self._host.now(), partial, draft.usage)
+            return DeliverFault(
+                turn, step_number, finished.fault, self._host.now(), partial, draft.usage, draft.progressed
+            )
 
         self.call = call
         notes = self._host.ground.notes
