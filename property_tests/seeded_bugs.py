@@ -173,6 +173,16 @@ BUGS: tuple[Bug, ...] = (
     ),
     # --- turns and calls ---
     Bug(
+        "foreign-error-with-a-cancel",
+        "a client that fails while it is cancelled crashes its session (I23)",
+        "actors/model_call.py",
+        """                raise outside from None
+""",
+        """                raise
+""",
+        ("tests/actors/test_foreign.py",),
+    ),
+    Bug(
         "intent-is-skipped",
         "a call counts as running without a recorded intent (I2)",
         "core/session.py",
@@ -284,9 +294,41 @@ BUGS: tuple[Bug, ...] = (
         "turn-ends-over-its-input",
         "a turn about to end does not look whether the user has said something (L10)",
         "core/steps.py",
-        'elif more_steps and (decision.state.queue or command.stop_reason == "pause_turn"):',
-        'elif more_steps and command.stop_reason == "pause_turn":',
+        "elif more_steps and decision.state.queue:",
+        "elif more_steps and decision.state.queue and turn.options.max_steps > 10**6:",
         (STEERING,),
+    ),
+    Bug(
+        "input-for-a-turn-that-ends",
+        "a turn without a step left takes in what nobody will answer (L10, I26)",
+        "core/steps.py",
+        """        # What waits is left where it is: no model would see it in this turn, so it gets one of its own (L10, I26).
+""",
+        """        _take_inputs(decision)
+""",
+        (STEERING,),
+    ),
+    Bug(
+        "input-waits-for-another-step",
+        "what was said during a compaction is not in the request that follows it (L10)",
+        "core/steps.py",
+        """        _take_inputs(decision)
+        if not _spent_out(decision, command.at):""",
+        """        if not _spent_out(decision, command.at):""",
+        (STEERING,),
+    ),
+    Bug(
+        "words-that-were-overtaken",
+        "an interrupt that overtakes a complete reply loses what everybody has seen of it (L13)",
+        "actors/asking.py",
+        """            return await call.run(running, finish)
+        finally:
+            notes.discard(call)""",
+        """            return await call.run(running, finish)
+        finally:
+            notes.discard(call)
+            self.forget()""",
+        (INTERRUPT,),
     ),
     Bug(
         "queued-input-gets-no-turn",
@@ -487,18 +529,26 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "summary-of-something-else",
         "a summary is installed although the history changed meanwhile (L31)",
-        "core/compacting.py",
-        "    if state.compacting is None or state.compacting.split != command.split:",
-        "    if state.compacting is None:",
+        "core/steps.py",
+        "    if started is None or started.split != command.split:",
+        "    if started is None:",
         (COMPACTION,),
     ),
     Bug(
         "overflow-for-ever",
         "every refused context is compacted again, without end (L32)",
         "core/steps.py",
-        'if command.fault.kind == "context_overflow" and not turn.forced:',
-        'if command.fault.kind == "context_overflow":',
+        'if command.fault.kind == "context_overflow" and not turn.forced and not command.progressed:',
+        'if command.fault.kind == "context_overflow" and not command.progressed:',
         (COMPACTION,),
+    ),
+    Bug(
+        "overflow-after-progress",
+        "a reply that a user has seen half of is asked for again (L13, L32)",
+        "core/steps.py",
+        'if command.fault.kind == "context_overflow" and not turn.forced and not command.progressed:',
+        'if command.fault.kind == "context_overflow" and not turn.forced:',
+        ("tests/actors/test_session_compaction.py",),
     ),
     Bug(
         "mask-the-newest",

@@ -6,11 +6,13 @@ and from there, without secrets, to the log (L20).
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Awaitable, Callable
 
 import trio
 
+from trouper.actors.foreign import alone, from_outside
 from trouper.actors.running import Running
 from trouper.core.commands import DeliverResult
 from trouper.core.ids import CallId
@@ -21,18 +23,13 @@ from trouper.tools.errors import ConnectionRequired, ToolError
 from trouper.tools.output import Shaped, shape_output
 from trouper.tools.results import ToolResult
 
+logger = logging.getLogger("trouper.tools")
+
 INTERNAL = "The tool failed because of an internal error. It is not your fault; do not repeat the call unchanged."
 TIMED_OUT = "The tool did not end within {seconds:g} s and was cancelled; it may have done part of its work."
 #: Of an internal error's text, what the journal keeps.
 INTERNAL_CHARS = 8_000
 _NOTHING = Shaped(None)
-
-
-def alone(error: BaseException) -> BaseException:
-    """The error itself, out of the groups that a tool's nurseries put around a single one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 async def run_tool(
@@ -58,8 +55,12 @@ async def run_tool(
     with running.renew(started + timeout_s) as scope:
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
-        # A library that gives up for the whole process ends its own call only.
-        except (Exception, SystemExit) as caught:
+        except BaseException as caught:
+            if (outside := from_outside(caught)) is not None:
+                if outside is caught:
+                    raise
+                logger.warning("tool %r failed while it was cancelled", tool.name, exc_info=caught)
+                raise outside from None
             outcome = Outcome.ERROR
             match alone(caught):
                 case ToolError() as error:
