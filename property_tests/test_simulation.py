@@ -27,6 +27,13 @@ def test_every_seed_keeps_the_invariants_and_comes_to_rest(start: int) -> None:
         assert result.records > 0
 
 
+#: Once broken, each by a mistake of its own.
+@pytest.mark.parametrize("seed", [2863])
+def test_seeds_that_once_broke_hold(seed: int) -> None:
+    """2863: a snapshot outlived the records that it held (I13, I17)."""
+    simulation.simulate(seed)
+
+
 @pytest.mark.parametrize("seed", [1, 29, 42, 137])
 def test_a_seed_is_the_same_run_again(seed: int) -> None:
     assert simulation.simulate(seed) == simulation.simulate(seed)

@@ -453,6 +453,8 @@ class Runtime(Overview):
         writers: list[SessionActor | MemoryKeeper] = [*self._actors.values(), self.memory]
         in_flight = [writer.in_flight for writer in writers if writer.in_flight is not None]
         seq = min([self._log.durable, *(first - 1 for first in in_flight)])
+        # Buffered records are part of a state before they are on the disk; a snapshot must not outlive them there (I17).
+        covered = self._log.last
         live = [
             (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq))
             for name, actor in self._actors.items()
@@ -462,6 +464,7 @@ class Runtime(Overview):
             live.append((MEMORY_STREAM, IDLE, encode_memories(self.memory.memories, self.memory.next_seq)))
         rest = [section for section in self._roster.untouched() if section[0] not in self._actors]
         try:
+            await self.writer.wait_durable(covered)
             if self.writer.is_threaded:
                 await trio.to_thread.run_sync(self._log.write_snapshot, seq, [*rest, *live])
             else:

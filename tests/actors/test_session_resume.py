@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 import trio
 from session_watch import names, recorded, seen, wait_idle
 
 from trouper import Compaction, Limits, ToolContext, open_runtime, tool
-from trouper.core.events import ApprovalRequested, CallEnded, CallStarted, RecoveryNoted, TurnEnded
+from trouper.core.events import ApprovalRequested, CallEnded, CallStarted, ModelProgressed, RecoveryNoted, TurnEnded
 from trouper.core.history import problems
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
@@ -362,3 +363,22 @@ async def test_text_deltas_after_a_restart_have_ids_of_their_own(autojump_clock,
                 await turn.wait_ended()
         disk = disk.process()
     assert len(set(ids)) == 2
+
+
+async def test_a_snapshot_holds_nothing_that_a_power_cut_can_take_from_the_journal(autojump_clock, open_checked):
+    """I13, I17: what a model has said so far is noted without waiting for the disk; a snapshot of it waits."""
+    disk = CrashDisk()
+    model = Scripted([reply("one word, ", stall(0.3), "and another, ", stall(60.0), "and the last one")])
+    async with open_runtime("/state", model=model, disk=disk, environment=open_checked.environment()) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go") as turn:
+            async for event in turn:
+                if isinstance(event, ModelProgressed):
+                    break
+            await runtime._write_snapshot()
+            left = disk.fork()
+    cut = left.crash(Fate.DROPPED)
+    environment = attrs.evolve(open_checked.environment(), pid=2)
+    async with open_runtime("/state", model=Scripted([reply("again")]), disk=cut, environment=environment) as runtime:
+        assert (await (await runtime.session("s")).ask("go on")).text == "again"
+    open_checked.check(cut)
