@@ -38,6 +38,7 @@ class Run:
         post: Callable[[Command], bool],
         publish: Callable[[LiveEvent], None],
         heartbeat_s: float,
+        settled: Callable[[str], int] = len,
     ) -> None:
         self.call = call
         self.task_id: TaskId | None = None
@@ -48,6 +49,7 @@ class Run:
         self._post = post
         self._live = LiveSink(call, publish)
         self._heartbeat_s = heartbeat_s
+        self._settled = settled
         self._output = Output()
         self._log: list[str] = []
         self._unsaid: list[tuple[str, str]] = []
@@ -84,10 +86,10 @@ class Run:
             self._log.append(logged)
         if was_full:
             # The log takes no more; the record's live tail is all that is left to feed.
-            self._tail = (stream, (self._tail[1] + delta)[-TAIL_MAX_CHARS:])
+            self._tail = (stream, _ending(self._tail[1] + delta))
         else:
             if len(delta) > LOG_MAX_CHARS + TAIL_MAX_CHARS:
-                delta = delta[:LOG_MAX_CHARS] + delta[-TAIL_MAX_CHARS:]
+                delta = delta[: LOG_MAX_CHARS + 1] + "\n" + _ending(delta)
             if self._unsaid and self._unsaid[-1][0] == stream:
                 delta = self._unsaid.pop()[1] + delta
             self._unsaid.append((stream, delta))
@@ -134,16 +136,23 @@ class Run:
                     if self.task_id is not None:
                         self._post(BeatTask(self.task_id, self.attempt, self._now()))
 
-    def flush(self) -> None:
-        """Put what was said since the last time on the record; what finds no room waits for the next time."""
+    def flush(self, *, final: bool = False) -> None:
+        """Put what was said since the last time on the record; what finds no room waits for the next time. `final`: nothing more comes."""
         self._dirty = trio.Event()
         if self.task_id is None:
             return
         while self._unsaid:
             stream, delta = self._unsaid[0]
-            if not self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta, self._now())):
+            # What is said last may be half a secret; its other half is waited for (J8).
+            end = len(delta) if final or len(self._unsaid) > 1 else self._settled(delta)
+            if not end:
+                break
+            if not self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta[:end], self._now())):
                 return
             del self._unsaid[0]
+            if end < len(delta):
+                self._unsaid.insert(0, (stream, delta[end:]))
+                break
         stream, delta = self._tail
         if delta and self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta, self._now())):
             self._tail = ("", "")
@@ -153,10 +162,19 @@ class Run:
                 self._detail = self._progress = None
 
     def end(self) -> None:
-        self.flush()
+        self.flush(final=True)
         self._reporter.cancel()
 
     @property
     def log(self) -> str:
         """All that was written, as `output.log` has it: within its cap, with a note where it was cut."""
         return "".join(self._log)
+
+
+def _ending(text: str) -> str:
+    """The last of what is too long, from where a word begins if there is one soon: half a secret would not be known as one (J8)."""
+    start = max(len(text) - TAIL_MAX_CHARS, 0)
+    if not start:
+        return text
+    breaks = [at + 1 for at in (text.find(mark, start, start + TAIL_MAX_CHARS // 2) for mark in " \n") if at >= 0]
+    return text[min(breaks, default=start) :]

@@ -100,7 +100,7 @@ class RunHost(Protocol):
         """Until everything that the session was told so far has been decided."""
 
     @property
-    def keep(self) -> Callable[[str, str], Awaitable[bool]] | None: ...
+    def keep(self) -> Callable[[str, str], Awaitable[str | None]] | None: ...
 
 
 class Runs:
@@ -136,6 +136,7 @@ class Runs:
             output_bytes=host.limits.tool_output_bytes,
             now=host.now,
             keep=host.keep,
+            redact=host.run_ground.redact.text,
         )
         if ended is None:
             return None  # Stopped: see `after_stop`.
@@ -184,6 +185,7 @@ class Runs:
             output_bytes=host.limits.tool_output_bytes,
             now=host.now,
             keep=host.keep,
+            redact=host.run_ground.redact.text,
             background=True,
         )
         if ended is None:
@@ -303,7 +305,14 @@ class Runs:
 
     def _new(self, call: CallId) -> Run:
         host = self._host
-        return Run(call, now=host.now, post=host.post, publish=host.publish_live, heartbeat_s=host.limits.heartbeat_s)
+        return Run(
+            call,
+            now=host.now,
+            post=host.post,
+            publish=host.publish_live,
+            heartbeat_s=host.limits.heartbeat_s,
+            settled=host.run_ground.redact.settled,
+        )
 
     def _attach(self, run: Run, task_id: TaskId, attempt: int) -> None:
         run.attach(task_id, attempt)
