@@ -95,7 +95,7 @@ async def test_policies_and_hooks_hold_for_runs_too(open_checked: Any, autojump_
     rules = [Rule("slow", "deny", reason="no digging here")]
     async with open_checked(Scripted([]), tools=[Probe().slow()], policies=rules) as runtime:
         session = await runtime.session("a")
-        with pytest.raises(ToolError, match="no digging here"):
+        with pytest.raises(CommandRejected, match="no digging here"):
             await session.spawn("slow")
     hooks = [Hooks(before_tool=before)]
     async with open_checked(

@@ -22,6 +22,7 @@ from trouper.core.task_record import Page, Task, TaskState, listing
 from trouper.services import checks
 from trouper.services.inbox import Inbox
 from trouper.services.questions import PendingQuestion
+from trouper.services.runs import told_to_host
 from trouper.tools.contract import Tool
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class BackgroundSide:
         title: str = "",
         signal_on_completion: bool = True,
     ) -> Task:
-        """Start a background run of a tool of the session, or of its name; its record, at once. `ToolError` if the run may not start (B6)."""
+        """Start a background run of a tool of the session, or of its name; its record, at once. `CommandRejected` if the run may not start (B6)."""
         actor = self._actor
         name = tool.name if isinstance(tool, Tool) else tool
         if not isinstance(name, str):
@@ -61,9 +62,10 @@ class BackgroundSide:
         checks.text(title, "the title of a run")
         if not isinstance(arguments, Mapping | None):
             raise UsageError(f"arguments={arguments!r} is no mapping; write arguments={{...}}")
-        new = await actor.admit(
-            name, dict(arguments or {}), title=title, signal_on_completion=signal_on_completion, by="host"
-        )
+        with told_to_host(tool=name):
+            new = await actor.admit(
+                name, dict(arguments or {}), title=title, signal_on_completion=signal_on_completion, by="host"
+            )
         made = await self._ask(CreateTask(new, self._now(), actor.owner, limits=actor.task_limits()))
         return made.state.tasks.live[new.id]
 
@@ -173,13 +175,15 @@ class BackgroundSide:
     async def create_schedule(self, **options: Any) -> Mapping[str, Json]:
         """`title`; `cron` (and `timezone`) or `at`; `tool` (and `arguments`) or `message`; `missed`. As the tool of this name takes them.
 
-        The schedule as the journal has it now; `ToolError` if it makes no sense.
+        The schedule as the journal has it now; `CommandRejected` if it makes no sense.
         """
-        return await self._desk.calendar.create(**options)
+        with told_to_host():
+            return await self._desk.calendar.create(**options)
 
     async def cancel_schedule(self, id: str) -> bool:
         """It will not fire again. Whether there was anything to cancel."""
-        return await self._desk.calendar.cancel(id)
+        with told_to_host(schedule_id=id):
+            return await self._desk.calendar.cancel(id)
 
     # -- questions
 
