@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from background_stage import Probe
 
-from trouper import CommandRejected, Runtime, Session, ToolError, UsageError
+from trouper import CommandRejected, Runtime, Session, UsageError
 from trouper.actors.triggers import Every, OnChange
 from trouper.core.cron import Cron, OneShot
 from trouper.core.task_record import TaskState
@@ -40,11 +40,11 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     ),
     "a time past all calendars": (
         lambda r, s, t: s.create_schedule(title="t", at="9999-12-31T23:59:59-23:59", message="m"),
-        ToolError,
+        CommandRejected,
         "before the year 9999",
     ),
-    "a tool itself": (lambda r, s, t: s.spawn(act), UsageError, "name of the tool"),  # type: ignore[arg-type]
-    "arguments": (lambda r, s, t: s.spawn("slow", [1, 2]), UsageError, "give an object"),  # type: ignore[arg-type]
+    "a tool itself": (lambda r, s, t: s.spawn(act), UsageError, "or its name"),  # type: ignore[arg-type]
+    "arguments": (lambda r, s, t: s.spawn("slow", [1, 2]), UsageError, "write arguments="),  # type: ignore[arg-type]
     "title of a run": (lambda r, s, t: s.spawn("slow", title=7), UsageError, "is text, not 7"),  # type: ignore[arg-type]
     "message": (lambda r, s, t: s.message_task(t, 7), UsageError, "is text, not 7"),  # type: ignore[arg-type]
     "no such task": (lambda r, s, t: s.message_task("x", "hello"), CommandRejected, "list the tasks"),

@@ -69,21 +69,23 @@ def test_a_call_is_approved_or_denied_from_outside(trouper, owner: tuple[AtTermi
     """T4: from another process, for the one call with its arguments, once; what was asked and who answered is journaled."""
     terminal, root = owner
     assert trouper("approvals", "--json", "--root", root).out == ""
-    terminal.line("run sell with what=the cow")
-    terminal.wait_for("/approve call_2_1_0")
+    terminal.line("run sell what=cow")
+    terminal.wait_for("? Sell: cow: /approve")
     (row,) = map(json.loads, trouper("approvals", "--json", "--root", root).out.splitlines())
-    assert (row["session"], row["call"], row["tool"]) == ("main", "call_2_1_0", "sell")
-    assert "sell" in (shown := trouper("approvals", "ls", "--root", root).out) and "call_2_1_0" in shown
-    done = trouper("approvals", "approve", "call_2_1_0", "--root", root)
-    assert (done.code, done.out) == (0, "approved: call_2_1_0 of main\n")
-    terminal.wait_for("sold")
-    again = trouper("approvals", "approve", "call_2_1_0", "--root", root)
-    assert again.code == 2 and "no call 'call_2_1_0' waits" in again.err
-    late = ask_owner(root, {"do": "approve", "session": "main", "id": "call_2_1_0"})
-    assert late is not None and late["exit_code"] == 2 and "is not waiting for an approval" in late["error"]
-    terminal.line("run sell with what=the barn")
-    terminal.wait_for("/approve call_3_1_0")
-    denied = trouper("approvals", "deny", "call_3_1_0", "--reason", "We need it.", "--session", "main", "--root", root)
+    assert (row["session"], row["tool"], row["arguments"]) == ("main", "sell", {"what": "cow"})
+    cow = row["call"]
+    assert cow in (shown := trouper("approvals", "ls", "--root", root).out) and '{"what":"cow"}' in shown
+    done = trouper("approvals", "approve", cow, "--root", root)
+    assert (done.code, done.out) == (0, f"approved: {cow} of main\n")
+    terminal.wait_for("sold cow")
+    again = trouper("approvals", "approve", cow, "--root", root)
+    assert again.code == 2 and f"no call {cow!r} waits" in again.err
+    late = ask_owner(root, {"do": "approve", "session": "main", "id": cow})
+    assert late is not None and late["ok"] is False and late["exit_code"] == 2
+    terminal.line("run sell what=barn")
+    terminal.wait_for("? Sell: barn: /approve")
+    (row,) = map(json.loads, trouper("approvals", "--json", "--root", root).out.splitlines())
+    denied = trouper("approvals", "deny", row["call"], "--reason", "We need it.", "--session", "main", "--root", root)
     assert denied.code == 0
     terminal.wait_for("We need it.")
     assert trouper("approvals", "--json", "--root", root).out == ""

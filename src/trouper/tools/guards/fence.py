@@ -14,7 +14,8 @@ from contextlib import suppress
 _MOUNT = "/sys/fs/cgroup"
 #: Threads count as well, of which ordinary programs have dozens.
 TASKS_PER_PROCESS = 8
-_EMPTY_PATIENCE_S = 0.5
+#: How long the last may take to leave, on a machine with much else to do.
+_EMPTY_PATIENCE_S = 5.0
 
 
 class Fence:
