@@ -29,6 +29,8 @@ TIMED_OUT = "The tool did not end within {seconds:g} s and was cancelled; it may
 #: Of an internal error's text, what the journal keeps.
 INTERNAL_CHARS = 8_000
 _NOTHING = Shaped(None)
+#: Cancellation, Ctrl-C, and the end of a coroutine that nobody will resume.
+_PASSED_ON = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
 
 
 def alone(error: BaseException) -> BaseException:
@@ -36,6 +38,23 @@ def alone(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def _apart(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """What is not the tool's to raise, and what is. A library that gives up for the whole process, in whatever way, ends its own call only."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(_PASSED_ON)
+    return (error, None) if isinstance(error, _PASSED_ON) else (None, error)
+
+
+def _told(error: BaseException) -> str | None:
+    """What the model is told of it; `None` if it is internal."""
+    if not isinstance(error, ToolError | ConnectionRequired):
+        return None
+    try:
+        return str(error)
+    except Exception:  # A message that is no text, and has none.
+        return None
 
 
 async def run_tool(
@@ -67,18 +86,20 @@ async def run_tool(
     with running.renew(started + timeout_s) as scope:
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
-        # A library that gives up for the whole process ends its own call only.
-        except (Exception, SystemExit) as caught:
-            outcome = Outcome.ERROR
-            match alone(caught):
-                case ToolError() as error:
-                    result = ToolResult(str(error), is_error=True)
-                case ConnectionRequired() as error:
-                    shaped = Shaped(str(error))
-                case _:
-                    shaped = Shaped(INTERNAL)
-                    # Cut after redaction: half a secret would not be known as one.
-                    internal = redact("".join(traceback.format_exception(caught)))[-INTERNAL_CHARS:]
+        except BaseException as raised:
+            passed_on, caught = _apart(raised)
+            if caught is None:
+                raise
+            # Cut after redaction: half a secret would not be known as one.
+            internal = redact("".join(traceback.format_exception(caught)))[-INTERNAL_CHARS:]
+            if passed_on is not None:
+                raise passed_on from None  # The tool was stopped; what it raised on its way out is on record.
+            outcome, told = Outcome.ERROR, _told(alone(caught))
+            if told is not None:
+                internal = None
+                result = ToolResult(told, is_error=True)
+            else:
+                shaped = Shaped(INTERNAL)
         else:
             outcome = Outcome.ERROR if result.is_error else Outcome.OK
             persist = bool(tool.hints.persist_output)
@@ -93,6 +114,7 @@ async def run_tool(
     if scope.cancelled_caught:
         if running.stopped:
             return None
+        outcome, images = Outcome.TIMEOUT, ()
         result, shaped = None, Shaped(TIMED_OUT.format(seconds=timeout_s))
     full_output: str | None = None
     if keep is not None and saved_as is not None and result is not None:
@@ -103,8 +125,8 @@ async def run_tool(
                 full_output = saved_as
             elif shaped.full_text is not None:
                 # A note that leads nowhere is replaced by one that says why.
-                told = partial(shape_output, result, limit=output_bytes, not_kept=not_kept, redact=redact)
-                shaped = await off_loop(told) if is_heavy(result) else told()
+                anew = partial(shape_output, result, limit=output_bytes, not_kept=not_kept, redact=redact)
+                shaped = await off_loop(anew) if is_heavy(result) else anew()
     return DeliverResult(
         call=call,
         outcome=outcome,

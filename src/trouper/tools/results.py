@@ -18,7 +18,7 @@ from attrs import frozen
 
 from trouper.core.messages import Json, Media
 from trouper.tools.errors import ConnectionRequired, InvalidResult, ToolError
-from trouper.tools.large import LARGE, detached, weight
+from trouper.tools.large import LARGE, detached, transformed, weight
 from trouper.tools.structure import converter
 
 #: Decoded bytes of one image, and images of one result.
@@ -95,7 +95,10 @@ def as_json(value: object, tool: str, large: bool | None = None) -> Json:
 def _encoded(value: object, tool: str, options: int = 0) -> bytes:
     try:
         encoded = orjson.dumps(value, _plain, _OPTIONS | options)
-    except TypeError:
+    except TypeError as error:
+        if "surrogates" in str(error):
+            # As in plain text: not worth losing the result for.
+            return _encoded(transformed(value, _whole_characters), tool, options)
         # Keys that are numbers, dates or enum members become text, as `json` does it.
         encoded = orjson.dumps(value, _plain, _LOOSE_OPTIONS | options)
     # orjson writes null for NaN. Only a walk can tell it from None; most results hold neither.
@@ -152,6 +155,10 @@ def _has_nan(value: object, depth: int) -> bool:
     return False
 
 
+def _whole_characters(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def _text(value: str, tool: str) -> str:
     """Text that can be written as UTF-8. A stray surrogate comes from bytes that were decoded carelessly; it is not worth losing the result for."""
     if value.isascii() or len(value) > LARGE:
@@ -159,7 +166,7 @@ def _text(value: str, tool: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return _whole_characters(value)
     return value
 
 
