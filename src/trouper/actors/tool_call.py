@@ -78,10 +78,10 @@ async def run_tool(
     images: tuple[Media, ...] = ()
     result: ToolResult | None = None
     saved_as = f"outputs/{call}.txt" if keep is not None else None
-    persist = False
+    persist = heavy = False
 
     def shape(result: ToolResult) -> Shaped:
-        return shape_output(result, limit=output_bytes, saved_as=saved_as, persist=persist, redact=redact)
+        return shape_output(result, limit=output_bytes, saved_as=saved_as, persist=persist, redact=redact, heavy=heavy)
 
     with running.renew(started + timeout_s) as scope:
         try:
@@ -105,7 +105,8 @@ async def run_tool(
             persist = bool(tool.hints.persist_output)
             images = result.images
         if result is not None:
-            if is_heavy(result):
+            heavy = is_heavy(result)
+            if heavy:
                 # The tool has done its work: what is left is not to be held against its time. It can still be stopped.
                 running.extend(math.inf)
                 shaped = await off_loop(partial(shape, result))
@@ -125,8 +126,8 @@ async def run_tool(
                 full_output = saved_as
             elif shaped.full_text is not None:
                 # A note that leads nowhere is replaced by one that says why.
-                anew = partial(shape_output, result, limit=output_bytes, not_kept=not_kept, redact=redact)
-                shaped = await off_loop(anew) if is_heavy(result) else anew()
+                anew = partial(shape_output, result, limit=output_bytes, not_kept=not_kept, redact=redact, heavy=heavy)
+                shaped = await off_loop(anew) if heavy else anew()
     return DeliverResult(
         call=call,
         outcome=outcome,

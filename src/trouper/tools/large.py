@@ -24,6 +24,8 @@ LARGE = 1 << 20
 PARTS_MAX = 10_000
 #: What is encoded in one go: parts, and their weight.
 _BATCH, _BATCH_WEIGHT = 256, 1 << 17
+#: What weighs nothing to speak of.
+_LEAVES = frozenset({int, float, bool, type(None)})
 #: As deep as orjson goes.
 _DEPTH_MAX = 254
 #: One value (light, or a leaf) as JSON; raises what the caller wants raised.
@@ -34,12 +36,16 @@ Plain: TypeAlias = Callable[[Any], Json]
 
 def weight(value: object, stop: int = LARGE) -> int:
     """Roughly the characters that `value` takes as JSON; no more is looked at than `stop` needs."""
+    if type(value) in _LEAVES:
+        return 2
     total = 0
     waiting: list[Any] = [value]
     while waiting and total < stop:
         each = waiting.pop()
         total += 2
         kind = type(each)
+        if kind in _LEAVES:
+            continue
         if kind is str:
             total += len(each)
         elif kind is dict:

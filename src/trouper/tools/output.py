@@ -61,15 +61,17 @@ def shape_output(
     persist: bool = False,
     failed: bool | None = None,
     redact: Callable[[str], str] = str,
+    heavy: bool | None = None,
 ) -> Shaped:
     """The content of `result` within `limit` bytes. `saved_as`: where the caller will keep `full_text`, for the note, or `not_kept`: why that was not possible.
-    `persist`: keep it in any case. `redact` takes secrets out before a cut could halve them. Work for a thread if `is_heavy(result)`."""
+    `persist`: keep it in any case. `redact` takes secrets out before a cut could halve them. Work for a thread if it is `heavy`: what `is_heavy(result)` says, if that is known."""
     failed = result.is_error if failed is None else failed
     notes: list[str] = []
     content = cleaned(result.content)
     if content != result.content:
         notes.append("stripped terminal escapes, control characters or overwritten lines")
-    size = _size(content)
+    heavy = is_heavy(result) if heavy is None else heavy
+    size = _size(content, heavy)
     if size <= limit:
         return Shaped(content, full_text(content) if persist else None, tuple(notes))
     whole = full_text(content)
@@ -141,7 +143,7 @@ def _fitted(content: Json, limit: int, cut: Callable[[str, int], str]) -> Json:
     # Every part takes a character or more, however short it is made.
     while room >= _LEAF_MIN and _parts(content, limit) <= limit:
         shorter = _shortened(content, room, cut)
-        if weight(shorter, 2 * limit + LARGE) < 2 * limit + LARGE and _size(shorter) <= limit:
+        if weight(shorter, 2 * limit + LARGE) < 2 * limit + LARGE and _size(shorter, heavy=False) <= limit:
             return shorter
         room //= 2
     # Many small parts rather than a few long texts: shown as text.
@@ -173,11 +175,11 @@ def _parts(content: Json, stop: int) -> int:
     return count
 
 
-def _size(content: Json) -> int:
+def _size(content: Json, heavy: bool) -> int:
     """Text counts as such, other values as the JSON that is sent; those that are far too large as the JSON that is kept."""
     if isinstance(content, str):
         return _bytes(content)
-    if is_large(content):
+    if heavy:
         return sum(map(_bytes, json_pieces(content, _as_it_is, _encoded)))
     return len(orjson.dumps(content))
 

@@ -31,7 +31,10 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 def clean_text(text: str) -> str:
     """Without terminal escapes, overwritten progress lines, control characters and lone surrogates."""
-    if not any(_UNCLEAN.search(text, start, start + SLICE_CHARS) for start in range(0, len(text), SLICE_CHARS)):
+    if len(text) <= SLICE_CHARS:
+        if not _UNCLEAN.search(text):
+            return text
+    elif not any(_UNCLEAN.search(text, start, start + SLICE_CHARS) for start in range(0, len(text), SLICE_CHARS)):
         return text
     text = "".join(map(_without_escapes, _slices_between_escapes(text)))
     return "".join(map(_last_states, slices_at_lines(text))) if "\r" in text else text
