@@ -1,6 +1,6 @@
 """Calls that take 10 s under an inline budget of 300 ms: when the model gets its answer, and how fast a cancel reaches a run.
 
-1,000 calls in 100 sessions, 10 in each session's one turn, all alive at once (100 calls in `--quick`). The turns begin spread over some seconds, as users do; and, for
+1,000 calls in 100 sessions, 10 in each session's one turn, all alive at once (100 calls in `--quick`). The turns begin evenly spread over 5 s (0.5 s), as users do; and, for
 the worst case, all at the same instant, where one core has to record every spill at once. Late: from the tool's start to the model's next request, less
 the 300 ms. Cancel: from `session.cancel(task)` to `Cancelled` in the tool.
 """

@@ -204,6 +204,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "always": st.booleans(),
     "steer": st.booleans(),
     "forced": st.booleans(),
+    "progressed": st.booleans(),
 }
 NUMBERS = ("turn", "step", "attempt", "repeats", "before", "split", "queue_max", "window")
 NUMBERS += ("tokens_before", "tokens_after", "messages_before", "messages_after")

@@ -6,10 +6,12 @@ journal has more runs than the limits allow, and no permit is lost.
 
 from __future__ import annotations
 
-import contextlib
 import random
+from collections import Counter
 from typing import Any
 
+import attrs
+import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -25,9 +27,32 @@ from trouper.testing.invariants import check_invariants, records_of
 from trouper.testing.schedule import run_simulated
 from trouper.testing.sources import START_MS, CountedIds, VirtualWall, seeded
 
-LIMITS = Limits(runs_per_session=3, runs_per_runtime=7, grace_s=1.0, heartbeat_s=60.0)
-STEPS = 60
-PROCESSES = 3
+
+@attrs.define
+class Load:
+    """How much is tried: so many users in so many sessions, until all processes together have made so many steps."""
+
+    limits: Limits
+    sessions: int
+    users: int
+    processes: int
+    steps: int
+    #: How often each limit turned a run away: what was never reached was never tried.
+    refused: Counter[str] = attrs.Factory(Counter)
+
+    @property
+    def steps_each(self) -> int:
+        return self.steps // (self.processes * self.users)
+
+
+def small() -> Load:
+    limits = Limits(runs_per_session=3, runs_per_runtime=7, grace_s=1.0, heartbeat_s=60.0)
+    return Load(limits, sessions=5, users=4, processes=3, steps=180)
+
+
+def default_limits() -> Load:
+    """5 a session and 64 a runtime."""
+    return Load(Limits(grace_s=1.0, heartbeat_s=600.0), sessions=24, users=20, processes=4, steps=10_000)
 
 
 @tool(background=True, idempotent=True)
@@ -52,18 +77,18 @@ async def once(context: ToolContext, seconds: float = 1.0, how: str = "fine") ->
     return how
 
 
-def check_permits(runtime: Runtime) -> None:
+def check_permits(runtime: Runtime, limits: Limits) -> None:
     # Permits are counted in the order of the journal; an actor whose record is on its way to the disk has yet to follow, and so
     # has one between two lives. That the journal itself never exceeds a limit is checked at the end.
     settled = {name: a for name, a in runtime._actors.items() if a._nursery is not None and a.in_flight is None}
     held = {name: actor.state.tasks.active for name, actor in settled.items()}
-    assert max(held.values(), default=0) <= LIMITS.runs_per_session, held
-    assert sum(held.values()) <= LIMITS.runs_per_runtime, held
-    assert runtime.permits.total <= LIMITS.runs_per_runtime
+    assert max(held.values(), default=0) <= limits.runs_per_session, held
+    assert sum(held.values()) <= limits.runs_per_runtime, held
+    assert runtime.permits.total <= limits.runs_per_runtime
 
 
-async def act(runtime: Runtime, draw: random.Random) -> None:
-    session = await runtime.session(f"s{draw.randrange(5)}")
+async def act(runtime: Runtime, load: Load, draw: random.Random) -> None:
+    session = await runtime.session(f"s{draw.randrange(load.sessions)}")
     what = draw.choice(("spawn", "spawn", "spawn", "spawn", "ask", "cancel", "wait", "crash"))
     arguments = {
         "seconds": draw.choice((0.0, 0.5, 5.0, 60.0)),
@@ -99,38 +124,38 @@ def model() -> Scripted:
     return Scripted([answer] * 5_000)
 
 
-async def process(disk: CrashDisk, environment: Environment, seed: int, final: bool) -> None:
+async def process(load: Load, disk: CrashDisk, environment: Environment, seed: int, final: bool) -> None:
     draw = seeded(seed, f"users {environment.pid}")
     async with open_runtime(
-        "/state", model=model(), tools=[again, once], limits=LIMITS, disk=disk, environment=environment
+        "/state", model=model(), tools=[again, once], limits=load.limits, disk=disk, environment=environment
     ) as runtime:
         async with trio.open_nursery() as nursery:
-            for number in range(4):
-                nursery.start_soon(user, runtime, seeded(seed, f"user {environment.pid} {number}"))
-        check_permits(runtime)
+            for number in range(load.users):
+                nursery.start_soon(user, runtime, load, seeded(seed, f"user {environment.pid} {number}"))
+        check_permits(runtime, load.limits)
         if final:
             await trio.sleep(1_000.0)
             assert runtime.permits.total == 0, "a permit was lost"
             session = await runtime.session("last")
-            for _ in range(LIMITS.runs_per_session):
+            for _ in range(load.limits.runs_per_session):
                 await session.spawn("again", {"seconds": draw.random()})
             await trio.sleep(100.0)
             assert runtime.permits.total == 0
 
 
-async def user(runtime: Runtime, draw: random.Random) -> None:
-    for _ in range(STEPS // 4):
-        with contextlib.suppress(ToolError, TrouperError):
-            await act(runtime, draw)
-        check_permits(runtime)
+async def user(runtime: Runtime, load: Load, draw: random.Random) -> None:
+    for _ in range(load.steps_each):
+        try:
+            await act(runtime, load, draw)
+        except (ToolError, TrouperError) as refusal:
+            load.refused[getattr(refusal, "scope", "other")] += 1
+        check_permits(runtime, load.limits)
 
 
-@settings(max_examples=12, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_limits_hold_and_permits_come_back(seed: int) -> None:
+def try_limits(load: Load, seed: int) -> None:
     disk, ids, elapsed = CrashDisk(), CountedIds(), 0
-    for number in range(PROCESSES):
-        final = number == PROCESSES - 1
+    for number in range(load.processes):
+        final = number == load.processes - 1
         clock = trio.testing.MockClock(autojump_threshold=0)
         wall = VirtualWall(clock, START_MS + elapsed)
         environment = Environment(
@@ -139,8 +164,22 @@ def test_limits_hold_and_permits_come_back(seed: int) -> None:
             random=seeded(seed, f"jitter {number}"),
             pid=number,
         )
-        run_simulated(process, disk, environment, seed, final, seed=seed + number, clock=clock)
+        run_simulated(process, load, disk, environment, seed, final, seed=seed + number, clock=clock)
         elapsed += round(clock.current_time() * 1000) + 1_000
         disk = disk.process()
-    wrong = check_invariants(records_of(Reader(disk, "/state")), limits=LIMITS, complete=True)
+    wrong = check_invariants(records_of(Reader(disk, "/state")), limits=load.limits, complete=True)
     assert not wrong, "\n".join(map(str, wrong))
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_limits_hold_and_permits_come_back(seed: int) -> None:
+    try_limits(small(), seed)
+
+
+@pytest.mark.slow
+def test_ten_thousand_steps_within_the_default_limits() -> None:
+    """B6, I19: 5 a session and 64 a runtime, both of them reached again and again."""
+    load = default_limits()
+    try_limits(load, 1)
+    assert load.refused["session"] > 50 and load.refused["runtime"] > 50, load.refused

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -15,6 +17,15 @@ PROMISED = {
     "open_runtime", "tool", "ToolError", "ConnectionRequired", "ToolResult", "Budget", "Limits",
     "Gemini", "OpenAICompatible", "Anthropic", "Simulated", "Scripted", "Runtime", "Session", "TurnResult",
 }  # fmt: skip
+PUBLIC_MODULES = (
+    "trouper",
+    "trouper.events",
+    "trouper.models",
+    "trouper.tools",
+    "trouper.replay",
+    "trouper.testing",
+    "trouper.actors",
+)
 
 
 def test_every_public_name_is_there_and_has_one_home() -> None:
@@ -51,3 +62,30 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_every_public_name_says_what_it_is_for() -> None:
+    """Classes, functions, and the methods and properties that a user sees; what a protocol describes need not be described again."""
+    from trouper.actors.ground import Ground
+    from trouper.journal.disk import Disk
+    from trouper.models import Model
+
+    silent = []
+    for module in map(importlib.import_module, PUBLIC_MODULES):
+        assert module.__doc__, module.__name__
+        for name in module.__all__:
+            public = getattr(module, name)
+            if not inspect.isclass(public) and not inspect.isfunction(public):
+                continue
+            # Not getdoc: a class would inherit that of its base, which says nothing of itself.
+            if not public.__doc__:
+                silent.append(f"{module.__name__}.{name}")
+            for part in [part for part in dir(public) if not part.startswith("_")] if inspect.isclass(public) else ():
+                found = inspect.getattr_static(public, part)
+                function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+                if not inspect.isfunction(function) or not function.__module__.startswith("trouper"):
+                    continue
+                sources = (public, Model, Disk, Ground)
+                if not any(inspect.getdoc(getattr(each, part, None)) for each in sources if hasattr(each, part)):
+                    silent.append(f"{module.__name__}.{name}.{part}")
+    assert silent == []

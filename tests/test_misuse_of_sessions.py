@@ -95,7 +95,7 @@ async def test_after_the_block_everything_says_so_and_nothing_hangs(autojump_clo
         await runtime.session("new")
     uses: list[Any] = [lambda: session.ask("x"), lambda: session.send("x"), session.interrupt, session.compact]
     for use in uses:
-        with pytest.raises(SessionEnded, match="the runtime of session 's' is closed"):
+        with pytest.raises(SessionEnded, match="session 's' is gone: its runtime is closed"):
             await use()
     with pytest.raises(SessionEnded):
         async with held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
@@ -138,6 +139,8 @@ def test_what_is_settled_never_halves_a_secret(secret: str) -> None:
 
 def test_text_without_end_is_not_held_back_for_ever() -> None:
     redact = Redactor()
+    assert redact.settled("half way") == 5 and redact.settled("half way", paused=True) == 8
+    assert redact.settled("the token is: Bearer", paused=True) == 14
     assert redact.settled("." * 100) == 0
     assert redact.settled("." * 20_000) == 20_000
     assert redact.settled("-----BEGIN RSA PRIVATE KEY-----\n" + "A\n" * 20_000) > 0
@@ -291,3 +294,15 @@ async def test_a_secret_at_the_cut_of_a_long_result_leaves_no_half(tmp_path) -> 
         path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "secrets" not in path.parts
     )
     assert b"ZqZqZq" not in written
+
+
+async def test_what_an_earlier_process_stored_is_cut_out_before_anybody_uses_it(tmp_path: Path) -> None:
+    """B24, I36: a user who pastes a stored password, or a command that prints it, needs no tool to have looked it up first."""
+    model = Scripted([reply("ok")])
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        await runtime.session("s")
+        await runtime.services("s").secrets.set("password", "hunter2-hunter2")
+    async with open_runtime(tmp_path, model=model) as runtime:
+        await (await runtime.session("other")).ask("is hunter2-hunter2 a good password?")
+    assert "hunter2" not in repr(model.requests)
+    assert check_invariants(tmp_path, secrets=["hunter2-hunter2"]) == []

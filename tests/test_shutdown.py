@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import trio
 
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.messages import Outcome
@@ -59,3 +60,12 @@ def test_a_signal_ends_a_runtime_cleanly(tmp_path: Path, number: signal.Signals,
     assert [event.outcome for event in events if isinstance(event, CallEnded)] == [Outcome.CANCELLED]
     assert [event.stop_reason for event in events if isinstance(event, TurnEnded)] == ["interrupt"]
     assert verify(root).ok
+
+
+async def test_closing_a_runtime_right_after_a_turn_waits_for_nothing(autojump_clock, open_checked):
+    """What only looks after things now and then is not waited for: a script ends when its work does."""
+    async with open_checked() as runtime:
+        session = await runtime.session("s")
+        await session.ask("hello")
+        before = trio.current_time()
+    assert trio.current_time() == before

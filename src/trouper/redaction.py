@@ -239,9 +239,12 @@ class Redactor:
         line, dash = _QUICK_BYTES
         return line.search(data) is not None or dash.search(data) is not None
 
-    def settled(self, text: str) -> int:
-        """How much of a text that goes on may be written down by itself: up to the last whole word that is not a part of a secret so far."""
-        end = max(text.rfind(" "), text.rfind("\n")) + 1
+    def settled(self, text: str, paused: bool = False) -> int:
+        """How much of a text that goes on may be written down by itself: up to the last whole word that is not a part of a secret so far.
+
+        `paused`: nothing has come for a while, so that the last word is taken for a whole one.
+        """
+        end = len(text) if paused else max(text.rfind(" "), text.rfind("\n")) + 1
         announced = _ANNOUNCED.search(text, max(end - 64, 0), end)
         if announced is not None:
             end = announced.start()

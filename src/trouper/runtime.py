@@ -48,7 +48,7 @@ from trouper.core.task_record import Owner
 from trouper.core.values import changed
 from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log
 from trouper.journal.format import is_gap
-from trouper.models.protocol import Model
+from trouper.models.protocol import Model, close_model
 from trouper.roster import IDLE, Roster, SessionDamaged, encode_memories, encode_section, tag_of
 from trouper.services.desk import Desk, provided
 from trouper.services.memory import MemoryKeeper
@@ -56,9 +56,9 @@ from trouper.services.overview import Overview
 from trouper.services.places import Places
 from trouper.session import Session
 from trouper.subscription import Subscription
-from trouper.tools.builtin.background import equipped
 from trouper.tools.context import Services
 from trouper.tools.contract import Tool
+from trouper.tools.equipping import equipped
 from trouper.tools.errors import ToolError
 from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.hooks import Hooks
@@ -73,6 +73,8 @@ logger = logging.getLogger("trouper.runtime")
 
 @frozen
 class RuntimeStatistics:
+    """A runtime in figures: see `Runtime.statistics()`."""
+
     sessions: int
     known_sessions: int
     usage: Usage
@@ -275,6 +277,7 @@ class Runtime(Overview):
         )
 
     def statistics(self) -> RuntimeStatistics:
+        """Figures as of now."""
         return RuntimeStatistics(
             sessions=sum(handle._ref.exit is None for handle in self._handles.values()),
             known_sessions=len(set(self._roster.names()) | set(self._actors)),
@@ -313,15 +316,18 @@ class Runtime(Overview):
                 self._snapshots.tell(None)
 
     def services(self, session: str) -> Services:
+        """What the tools of a session are given."""
         return self.desk(session).services(self._actors[session].outfit.registry)
 
     def desk(self, session: str) -> Desk:
+        """The services of one session."""
         found = self._desks.get(session)
         if found is None or found.session is not self._handles[session]:
             found = self._desks[session] = Desk(self._handles[session], self._places, self.memory, self.environment.utc)
         return found
 
     def files_of(self, session: str) -> RootedFiles | None:
+        """The files of a session; `None` where the runtime has none."""
         return self._places.files_of(session)
 
     async def in_thread(self, work: Callable[[], Any]) -> Any:
@@ -347,6 +353,7 @@ class Runtime(Overview):
         return None
 
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
+        """The answer to what a task waited for is on record."""
         self.desk(session).questions.recorded(task_id, answer)
 
     def new_owner(self) -> Owner:
@@ -608,6 +615,9 @@ async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:
             runtime._sessions.stop(handle._ref, grace_s=grace_s)
     for handle in runtime._handles.values():
         await handle._ref.wait_exit()
+    # Nobody speaks any more: it would only sleep on to its next look. Where all of the tree is being cancelled it is gone by now.
+    if (notes := runtime._supervisor.find("notes")) is not None:
+        runtime._supervisor.cancel(notes)
     for feed in runtime._feeds:
         feed.end()
     try:
@@ -624,9 +634,8 @@ async def _close_models(runtime: Runtime) -> None:
     models = {id(actor.outfit.model): actor.outfit.model for actor in runtime._actors.values()}
     models[id(runtime._outfit.model)] = runtime._outfit.model
     for model in models.values():
-        if (close := getattr(model, "aclose", None)) is not None:
-            with trio.move_on_after(1.0):
-                await close()
+        with trio.move_on_after(1.0):
+            await close_model(model)
 
 
 def _check_arguments(

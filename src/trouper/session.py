@@ -289,21 +289,21 @@ class Session(BackgroundSide):
     async def compact(self) -> CompactionEnded | None:
         """Make the context smaller now. Returns what was done; `None` if there was nothing worth doing."""
         outfit = self._actor.outfit
-        feed = Feed(outfit.limits.subscriber_events)
+        feed = Feed(1, only=CompactionEnded)
         self._actor.turn_feeds.append(feed)
         try:
             begun = await self._ask(Compact(self._now(), outfit.limits.compaction, outfit.model.context_window))
             if begun.state.phase is not Phase.TIDYING:
                 return None
             async for event in feed:
-                if isinstance(event, CompactionEnded):
-                    return event
+                ended: CompactionEnded = event
+                return ended
             return None
         finally:
             self._actor.turn_feeds.remove(feed)
 
     async def close(self, reason: str = "") -> None:
-        """End the session for good. What runs is cancelled; the journal keeps everything."""
+        """End the session for good. What runs is cancelled; the journal keeps everything. Returns when all of it has stopped, or the grace period is over."""
         try:
             closed = await self._ask(Close(self._now(), reason))
         except (SessionEnded, CommandRejected):
@@ -311,7 +311,7 @@ class Session(BackgroundSide):
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in closed.cancelled:
                 await running.wait_done()
-        await self._ref.wait_exit()
+            await self._ref.wait_exit()
 
     # -- approvals and client-side calls
 

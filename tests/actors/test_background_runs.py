@@ -251,6 +251,29 @@ async def test_a_run_that_ignores_its_cancel_is_ended_without_it_and_its_result_
     assert len(events_of(journal, "TaskEndedLate")) == 1 and len(events_of(journal, "TaskSucceeded")) == 0
 
 
+async def test_closing_a_session_does_not_wait_for_ever_for_a_run_that_ignores_its_cancel(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """I24: its end is on record at once, and whoever closes goes on after the grace period."""
+
+    @tool(background=True)
+    async def deaf() -> str:
+        """Does not listen."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(60.0)
+        return "done anyway"
+
+    async with open_checked(Scripted([]), tools=[deaf], limits=Limits(grace_s=2.0)) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("deaf")
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        await session.close()
+        assert trio.current_time() - began <= 2.0 + 1e-6
+        ended = session.task(task.id)
+        assert ended is not None and ended.state is TaskState.CANCELLED
+
+
 async def test_the_record_follows_what_the_run_says(open_checked: Any, autojump_clock: Any) -> None:
     """B8: status, output and progress reach the task while it runs; and a heartbeat from the start on."""
 
@@ -304,6 +327,25 @@ async def test_reports_are_few_however_many_the_tool_makes(
         await until_quiet(session)
         assert only_task(session).output.chars == 5_000 + len("[stdout] ")
     assert len(events_of(journal, "TaskProgressed", "TaskOutputWritten")) <= 2 * 5 * 4 + 4
+
+
+async def test_every_run_of_a_session_beats_and_reports_for_itself(open_checked: Any, autojump_clock: Any) -> None:
+    """B8: whichever came first, and also one that comes when all others have ended."""
+    probe = Probe()
+    model = Scripted([reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[probe.slow()], limits=Limits(heartbeat_s=10.0)) as runtime:
+        session = await runtime.session("a")
+        for _ in range(2):
+            first = await session.spawn("slow", {"seconds": 30.0, "say": "one"})
+            await trio.sleep(3.0)
+            second = await session.spawn("slow", {"seconds": 30.0, "say": "two"})
+            await trio.sleep(24.0)
+            for each, said in ((first, "one"), (second, "two")):
+                found = session.task(each.id)
+                assert found is not None and found.heartbeat_at is not None
+                assert session._now() - found.heartbeat_at <= 10.0
+                assert found.output.tail == f"[stdout] {said}" and found.detail == "digging"
+            await until_quiet(session)
 
 
 async def test_artifacts_are_there_at_the_end(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:

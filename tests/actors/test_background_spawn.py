@@ -11,8 +11,9 @@ import pytest
 import trio
 from background_stage import Probe, events_of, only_task, spill_script, until, until_quiet, with_files
 
-from trouper import CommandRejected, Hooks, Limits, Rule, ToolContext, ToolError, open_runtime, tool
-from trouper.core.task_record import TaskState
+from trouper import CommandRejected, Hooks, Limits, Rule, ToolContext, ToolError, UsageError, open_runtime, tool
+from trouper.core import task_text
+from trouper.core.task_record import Output, TaskState, append_output
 from trouper.journal import JournalFailed, JournalLocked
 from trouper.models.scripted import Scripted, call, reply
 from trouper.testing.crash_disk import CrashDisk, Fate, PowerCut
@@ -282,6 +283,37 @@ async def test_a_run_that_may_happen_once_ends_as_interrupted(open_checked: Any,
     open_checked.check(machine.disk)
 
 
+async def test_an_interrupted_run_leaves_what_is_known_of_its_log(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B9, B10: `output.log` and `result.json` at the end, also at this one."""
+    machine, probe = Machine(open_checked), Probe()
+    async with machine.open(model=spill_script(seconds=50.0, say="half way"), tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until(session, lambda state: any(task.output.tail.endswith("way") for task in state.tasks.live.values()))
+        await session.message_task(only_task(session).id, "go on")  # On the disk, and with it what came before.
+        disk = machine.disk.fork()
+        await session.cancel(only_task(session).id)
+    machine.disk = disk
+    environment = attrs.evolve(machine.environment(), directory=tmp_path)
+    model = Scripted([reply("noted")])
+    async with open_runtime(
+        "/state", environment=environment, disk=machine.disk, model=model, tools=[probe.slow()]
+    ) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        directory = tmp_path / "files" / "a" / only_task(session).about.directory
+        assert (directory / "output.log").read_text() == "[stdout] half way"
+        assert json.loads((directory / "result.json").read_text())["status"] == "interrupted"
+
+
+def test_what_a_record_lacks_of_a_log_is_said() -> None:
+    written, _ = append_output(Output(), "stdout", "x" * 3_000)
+    told = task_text.last_output(written)
+    assert told.startswith("[system] 961 characters before this were lost") and told.endswith("x" * 2_048)
+
+
 async def test_a_second_process_is_refused_and_changes_nothing(open_checked: Any, autojump_clock: Any) -> None:
     """B10: the lock says whether the owner is gone; a live owner's runs are left alone."""
     machine, probe = Machine(open_checked), Probe()
@@ -374,6 +406,36 @@ async def test_messages_go_both_ways(open_checked: Any, autojump_clock: Any) -> 
         with pytest.raises(CommandRejected, match="is succeeded and cannot be sent messages"):
             await session.message_task(task.id, "three")
         await until_quiet(session)
+
+
+@pytest.mark.parametrize(
+    ("wake", "told"), [("silent", []), ("on_terminal", ["end"]), ("on_activity", ["message", "end"]), (None, ["end"])]
+)
+async def test_a_wake_policy_says_when_the_model_hears_of_a_run(
+    open_checked: Any, autojump_clock: Any, wake: Any, told: list[str]
+) -> None:
+    """B12: silent, at the end, or of its messages too."""
+
+    @tool(background=True)
+    async def chatty(context: ToolContext) -> str:
+        """Talks while it works."""
+        await trio.sleep(1.0)
+        context.say("half of it is done")
+        await trio.sleep(10.0)
+        return "done"
+
+    model = Scripted([reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[chatty]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("chatty", wake=wake)
+        await session.wait_task(task.id)
+        await trio.sleep(10.0)
+        with pytest.raises(UsageError, match="use one of silent, on_terminal, on_activity"):
+            await session.spawn("chatty", wake="loudly")  # type: ignore[arg-type]
+        with session.hold_notifications():
+            await until(session, lambda state: state.turn is None)
+    heard = ["message" if "half of it" in each.messages[-1].text else "end" for each in model.requests]
+    assert heard == told
 
 
 async def test_the_task_tools_show_and_cancel(open_checked: Any, autojump_clock: Any) -> None:

@@ -6,12 +6,12 @@ import pytest
 import trio
 from session_watch import names, recorded
 
-from trouper import CommandRejected, Compaction, Limits, Usage, tool
+from trouper import Budget, CommandRejected, Compaction, Limits, Usage, tool
 from trouper.core.compaction import DROPPED_NOTE, HAND_OVER_PROMPT, SUMMARY_CLOSE, SUMMARY_OPEN
 from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked, ModelFailed, TurnEnded
 from trouper.core.history import History, problems
 from trouper.core.session import State, evolve
-from trouper.models import AuthFailed, ContextOverflow, Scripted, call, fail, reply, stall
+from trouper.models import AuthFailed, CallStart, ContextOverflow, Scripted, ThinkingChunk, call, fail, reply, stall
 
 WORDS = "word " * 40  # 200 characters: 50 tokens
 SMALL = Limits(compaction=Compaction(threshold=400, keep_pairs=2, min_messages=6))
@@ -273,6 +273,32 @@ async def test_a_second_overflow_is_terminal(autojump_clock, open_checked, journ
     assert len(recorded(journal, ModelFailed)) == 2
 
 
+@pytest.mark.parametrize(
+    "shown", [("Here is",), (ThinkingChunk("hm"),), (CallStart(0, "nothing"),)], ids=["text", "thinking", "a call"]
+)
+async def test_an_overflow_after_progress_is_terminal(autojump_clock, open_checked, journal, shown):
+    """L13, L32: output that a user has seen is never sent twice, whatever the fault."""
+    broken = reply(*shown, *fail(ContextOverflow("too long")), end=False)
+    model = Scripted([*talk(4), broken, reply("A summary."), reply("Here is it again.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        result = await session.ask("And now?")
+    assert (result.stop_reason, result.error.kind) == ("error", "context_overflow")
+    assert len(model.requests) == 5 and not recorded(journal, CompactionStarted)
+
+
+async def test_a_compaction_that_spends_the_budget_ends_the_turn(autojump_clock, open_checked, journal):
+    """L24, L25, I27: what a summary costs counts before the next call, not after it."""
+    model = Scripted([*talk(4), reply("A summary.", usage=Usage(input=90, output=10)), reply("Here.")])
+    async with open_checked(model, limits=SMALL) as runtime:
+        session = await runtime.session("s", budget=Budget(tokens=100))
+        await filled(session, 4)
+        result = await session.ask("And now?")
+    assert (result.stop_reason, result.error.kind) == ("budget", "budget")
+    assert len(model.requests) == 5
+
+
 async def test_an_overflow_that_masking_alone_can_mend_is_asked_again(autojump_clock, open_checked, journal):
     """L27, L32: also if no summary can be had."""
 
@@ -331,6 +357,16 @@ async def test_a_compaction_on_demand_tells_what_it_did(autojump_clock, open_che
     assert (done.messages_before, done.messages_after) == (before.messages, after.messages) == (16, 13)
     assert (done.tokens_before, done.tokens_after) == (before.tokens, after.tokens)
     assert after.usage == Usage(input=700, output=5)
+
+
+async def test_a_compaction_on_demand_tells_its_end_however_little_a_watcher_may_lag(autojump_clock, open_checked):
+    """L34, I33: nobody reads its events one by one."""
+    model = Scripted([*talk(8), reply("A summary.")])
+    async with open_checked(model, limits=Limits(subscriber_events=1)) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 8)
+        ended = await session.compact()
+    assert ended is not None and ended.how == "summary"
 
 
 async def test_a_compaction_on_demand_can_be_interrupted_and_is_refused_in_mid_turn(

@@ -8,11 +8,11 @@ import pytest
 import trio
 from session_watch import names, recorded, seen
 
-from trouper import Compaction, Limits, ToolContext, tool
+from trouper import Compaction, Limits, Session, ToolContext, tool
 from trouper.core.events import CallEnded, CallStarted, CallWasLate, ModelRetried, TurnEnded
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
-from trouper.models import Scripted, ServerFault, call, fail, reply, stall
+from trouper.models import Done, Scripted, ServerFault, call, fail, reply, stall
 from trouper.testing.schedule import run_simulated
 
 
@@ -343,3 +343,42 @@ async def test_a_call_that_is_slow_to_close_does_not_take_the_next_ones_words(au
             await trio.sleep(10)
             await session.interrupt()
             assert (await turn.wait_ended()).text == "New words "
+
+
+class InterruptedAtItsEnd(Scripted):
+    """Somebody interrupts at the very moment at which the reply is complete: the one or the other is decided first."""
+
+    session: Session
+    nursery: trio.Nursery
+    pauses = 0
+
+    @asynccontextmanager
+    async def stream(self, request):
+        async with super().stream(request) as chunks:
+            yield self._interrupted(chunks)
+
+    async def _interrupted(self, chunks):
+        async for chunk in chunks:
+            if isinstance(chunk, Done):
+                self.nursery.start_soon(self.session.interrupt)
+                for _ in range(self.pauses):
+                    await trio.lowlevel.checkpoint()
+            yield chunk
+
+
+@pytest.mark.parametrize("steered", [False, True])
+@pytest.mark.parametrize("pauses", range(4))
+async def test_what_was_seen_of_a_reply_is_kept_once_although_the_interrupt_overtakes_it(
+    autojump_clock, open_checked, pauses, steered
+):
+    """L13, L15"""
+    model = InterruptedAtItsEnd([reply("The whole answer."), reply(stall(60), "never")])
+    model.pauses = pauses
+    async with open_checked(model, complete=not steered) as runtime:
+        model.session = session = await runtime.session("s")
+        async with trio.open_nursery() as model.nursery, session.turn("go") as turn:
+            if steered:
+                await session.send("and this")
+            result = await turn.wait_ended()
+    assert result.stop_reason in ("interrupt", "end_turn") and result.text == "The whole answer."
+    assert [message.text for message in session.history if message.role == "assistant"] == ["The whole answer."]

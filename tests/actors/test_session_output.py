@@ -97,3 +97,13 @@ async def test_the_next_turn_is_free_again(autojump_clock, open_checked):
         await session.ask("the weather?", output=SCHEMA)
         assert (await session.ask("in words?")).text == "Plain words."
     assert model.requests[1].response_schema is None
+
+
+async def test_a_pause_of_the_provider_is_no_answer_yet(autojump_clock, open_checked, journal):
+    """M14: what was said before the pause is not judged, and costs no repair."""
+    model = Scripted([reply("Searching.", stop="pause_turn"), reply('{"city": "Ulm", "degrees": 21}')])
+    async with open_checked(model) as runtime:
+        result = await (await runtime.session("s")).ask("the weather?", output=Weather)
+    assert result.output == Weather("Ulm", 21.0)
+    assert not recorded(journal, OutputMismatched)
+    assert [message.role for message in model.requests[1].messages] == ["user", "assistant"]

@@ -322,6 +322,30 @@ async def test_a_crash_of_the_actor_itself_is_survived_too(autojump_clock, open_
     assert "a bug" not in caplog.text  # Its text may hold a secret.
 
 
+async def test_a_crash_while_a_session_closes_keeps_nobody_waiting(autojump_clock, open_checked, journal):
+    """I16, I21: begun again, it finds itself closed, and ends."""
+
+    @tool
+    async def slow() -> str:
+        """Takes a while to stop."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(2)
+
+    async with open_checked(Scripted([reply(call("slow"))]), tools=[slow]) as runtime:
+        session = await runtime.session("s")
+        await session.send("go")
+        await trio.sleep(1)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.close)
+                await trio.sleep(1)
+                session._actor._nursery.start_soon(_raise, RuntimeError("a bug"))
+    assert names(journal)[-1] == "SessionClosed"
+
+
 async def _raise(error: Exception) -> None:
     raise error
 

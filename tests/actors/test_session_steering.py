@@ -6,9 +6,9 @@ import pytest
 import trio
 from session_watch import names, recorded, wait_idle
 
-from trouper import CommandRejected, Limits, tool
+from trouper import CommandRejected, Compaction, Limits, tool
 from trouper.core.events import InputReceived, InputsTaken, LoopWarned, StepStarted, TurnEnded, TurnStarted
-from trouper.models import AuthFailed, Scripted, call, fail, reply, stall
+from trouper.models import AuthFailed, ContextOverflow, Scripted, call, fail, reply, stall
 
 
 @tool(readonly=True)
@@ -71,6 +71,42 @@ async def test_input_that_comes_with_the_last_step_allowed_gets_a_turn_of_its_ow
         await wait_idle(session)
         assert session.last.text == "Two."
     assert [started.turn for started in recorded(journal, TurnStarted)] == [1, 2]
+
+
+async def test_input_during_the_tools_of_the_last_step_gets_a_turn_of_its_own(autojump_clock, open_checked, journal):
+    """L2, L10, I26: no model call follows in this turn, so it is not taken in by it."""
+    model = Scripted([reply(call("slow")), reply("Two.")])
+    async with open_checked(model, tools=[slow], limits=Limits(max_steps=1)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("one") as turn:
+            await trio.sleep(1)
+            await session.send("two")
+            assert (await turn.wait_ended()).stop_reason == "max_steps"
+        await wait_idle(session)
+        assert session.last.text == "Two."
+    assert [message.role for message in model.requests[1].messages] == ["user", "assistant", "tool", "user"]
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_input_during_a_turns_compaction_is_taken_in_before_the_next_model_call(
+    autojump_clock, open_checked, journal, forced
+):
+    """L10, L26, L32"""
+    long = "word " * 60
+    overflow = [fail(ContextOverflow("too long"))] if forced else []
+    model = Scripted([reply(long), reply(long), *overflow, reply(stall(5), "A summary."), reply("Both.")])
+    policy = Compaction(threshold=None if forced else 150, keep_pairs=1, min_messages=4)
+    async with open_checked(model, limits=Limits(compaction=policy)) as runtime:
+        session = await runtime.session("s")
+        await session.ask("a")
+        await session.ask("b")
+        async with session.turn("one") as turn:
+            await trio.sleep(1)
+            await session.send("two")
+            result = await turn.wait_ended()
+    assert (result.text, result.steps) == ("Both.", 1)
+    assert [message.text for message in model.requests[-1].messages][-2:] == ["one", "two"]
+    assert len(recorded(journal, InputsTaken)) == 1
 
 
 async def test_input_to_a_turn_that_fails_gets_a_turn_of_its_own(autojump_clock, open_checked, journal):

@@ -343,3 +343,18 @@ def test_replay_tells_a_hole_and_goes_on_with_the_other_sessions(trouper, damage
     assert "hole: session" in done.out and "other#" in done.out
     *_, verdict = lines(trouper("journal", "replay", "--json", tmp_path / "new").out)
     assert verdict["ok"] and len(verdict["holes"]) == 1
+
+
+def test_a_segment_that_cannot_be_read_at_all_can_be_repaired(trouper, long: Path, tmp_path: Path) -> None:
+    """J10: a directory in its place stands for a medium that gives nothing."""
+    (long / "segment-00000002.log").unlink()
+    (long / "segment-00000002.log").mkdir()
+    done = trouper("journal", "verify", long)
+    assert done.code == 65 and "the disk cannot read it: Is a directory" in done.out
+    done = trouper("journal", "repair", long, tmp_path / "new")
+    assert done.code == 0 and "gap: records" in done.out
+    assert trouper("journal", "verify", tmp_path / "new").code == 0
+    for command in ("ls", "show", "replay"):
+        done = trouper("journal", command, long)
+        assert done.code in (65, 74)
+        one_line(done.err)

@@ -17,6 +17,7 @@ import pytest
 from journal_workload import ROOT, entry, ids_of, open_small
 
 from trouper.journal import (
+    JournalDamaged,
     JournalError,
     JournalFull,
     JournalLocked,
@@ -116,13 +117,13 @@ def test_a_journal_that_this_user_may_not_touch(operation: str, path: str) -> No
     log = open_small(disk)
     log.append(entry(0))
     log.close()
-    before = without_lock(disk)
+    before = disk.tree()
     disk.fail(operation, errno.EACCES, path=path, times=None)  # type: ignore[arg-type]
     with pytest.raises(JournalUnreadable) as caught:
         open_small(disk)
     check_message(caught.value, ROOT, "owner")
     assert disk.open_files == ()
-    assert without_lock(disk) == before
+    assert disk.tree() == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -221,8 +222,16 @@ def test_a_file_system_that_does_not_say_its_size_is_not_taken_for_full() -> Non
     assert OsDisk().free_bytes("/proc") > 1 << 40
 
 
-def without_lock(disk: CrashDisk) -> dict[str, bytes | None]:
-    return {path: content for path, content in disk.tree().items() if not path.endswith("/lock")}
+def test_a_damaged_journal_is_opened_for_reading_and_not_a_byte_changes(tmp_path: Path) -> None:
+    """J10: also the lock says what it said before."""
+    written(tmp_path / "journal")
+    (tmp_path / "journal" / "lock").write_text('{"pid": 1}')
+    segment = tmp_path / "journal" / segment_name(1)
+    segment.write_bytes(segment.read_bytes().replace(b'"e1"', b'"e7"'))
+    with unchanged(tmp_path):
+        log = open_log(tmp_path / "journal")
+        assert isinstance(log.refusal, JournalDamaged)
+        log.close()
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["an empty directory", "nothing"])
@@ -276,11 +285,11 @@ def test_a_journal_on_a_full_disk_without_a_reserve_is_refused_unchanged() -> No
     log.close()
     disk.unlink(f"{ROOT}/reserve")
     disk.fill()
-    before = without_lock(disk)
+    before = disk.tree()
     with pytest.raises(JournalFull) as caught:
         open_small(disk)
     check_message(caught.value, ROOT, "space")
-    assert without_lock(disk) == before
+    assert disk.tree() == before
     assert disk.open_files == ()
     disk.capacity = None
     assert ids_of(open_small(disk)) == ["e0"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal_workload import entry
+from journal_workload import ROOT, entry, open_small
 
-from trouper.journal import JournalNotFound, Log, open_log, open_reader
-from trouper.journal.format import BLOCK_BYTES
+from trouper.journal import JournalNotFound, Log, open_log, open_reader, verify
+from trouper.journal.format import BLOCK_BYTES, id_of
 from trouper.testing import CrashDisk
 
 
@@ -141,3 +141,32 @@ def test_any_text_comes_back_as_it_was(bodies: list[str], after: int) -> None:
     for number, body in enumerate(bodies):
         log.append(entry(number, body=json.dumps(body).encode()))
     assert [json.loads(record.payload)["body"] for record in log.records(after)] == bodies[after:]
+
+
+@pytest.mark.parametrize("how", ["read", "verified"])
+def test_a_writer_that_starts_between_a_look_and_a_read_does_not_look_like_damage(how: str) -> None:
+    """J9: recovery writes the live segment anew, under its name; with epoch 10 its header is longer than with 9."""
+    disk = CrashDisk()
+    for _ in range(8):
+        open_small(disk).close()
+    log = open_small(disk)
+    assert log.epoch == 9
+    for number in range(3):
+        log.append(entry(number))
+    log.sync()
+    log.abandon()
+    reader = open_reader(ROOT, disk=disk.process())
+
+    def restart() -> None:
+        again = open_small(disk.process())
+        again.append(entry(3))
+        again.sync()
+        assert again.epoch == 10
+
+    # The one before the last looks at the segment, the last one reads it; `verify` looks twice.
+    disk.stall("open_read", restart, path="*/segment-00000009.log", nth=2 if how == "read" else 3)
+    if how == "read":
+        assert [id_of(record.payload) for record in reader.records()] == ["e0", "e1", "e2", "e3"]
+    else:
+        report = verify(ROOT, disk=disk.process())
+        assert report.ok and report.records == 4

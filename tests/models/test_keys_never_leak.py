@@ -258,3 +258,14 @@ async def test_not_in_a_journal(tmp_path: Path) -> None:
     assert sum(map(len, written)) > 0
     for content in written:
         assert_clean(content.decode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [("", "empty"), ("  ", "empty"), (f"{KEY} {KEY}", "plain"), (KEY.encode(), "plain"), (3, "plain")],
+)
+def test_a_key_that_can_be_none_is_refused_at_once(given: Any, says: str) -> None:
+    """M3: where it is given, not with the first request; and without being repeated."""
+    with pytest.raises(ConfigError, match=says) as caught:
+        Gemini("m", api_key=given)
+    assert_clean(str(caught.value))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trouper._errors import ConfigError, InvalidName, TrouperError, UsageError
-from trouper.stores.secrets import FileSecrets, KeyringSecrets, SecretsExposed, SecretsUnreadable
+from trouper.stores.secrets import FileSecrets, KeyringSecrets, SecretsExposed, SecretsUnreadable, values_in
 
 VALUE = "hunter2-very-secret"
 
@@ -49,11 +49,15 @@ async def test_a_secret_is_kept_and_deleted(secrets: FileSecrets | KeyringSecret
     assert await secrets.names() == ["api-key"]
 
 
-async def test_known_values_are_those_worth_blanking(secrets: FileSecrets | KeyringSecrets) -> None:
-    """J8: short ones would blank ordinary words."""
-    await secrets.set("long", VALUE)
-    await secrets.set("short", "abc")
-    assert await secrets.known_values() == {VALUE}
+async def test_the_values_of_a_directory_are_known_from_the_start_whatever_is_wrong_with_one_file(
+    tmp_path: Path,
+) -> None:
+    """J8: so that they can be blanked before any of them is used."""
+    await FileSecrets(tmp_path / "a.json").set("long", VALUE)
+    await FileSecrets(tmp_path / "b.json").set("other", "another-value")
+    (tmp_path / "b.json").chmod(0o644)
+    (tmp_path / "c.json").write_text("no JSON")
+    assert values_in(tmp_path) == {VALUE} and values_in(tmp_path / "none") == frozenset()
 
 
 async def test_no_repr_error_or_log_shows_a_value(

@@ -44,14 +44,23 @@ def preparer_for(host: WorkHost, outfit: Outfit) -> Preparer:
 
 
 class Asking:
-    """Steps and summaries. One model call at a time; `call` is there to look at what it has said so far."""
+    """Steps and summaries. One model call at a time; `said` tells what it has said so far."""
 
-    __slots__ = ("_host", "call")
+    __slots__ = ("_about", "_call", "_host")
 
     def __init__(self, host: WorkHost) -> None:
         self._host = host
-        #: The model call of the step under way.
-        self.call: ModelCall | None = None
+        #: The model call of the turn's last step, and which one that is.
+        self._call: ModelCall | None = None
+        self._about = (0, 0)
+
+    def said(self, turn: int, step_number: int) -> Message | None:
+        """What can be kept of a step's reply that the session has not taken in: it may be complete, and on its way."""
+        return self._call.draft.partial() if self._call is not None and self._about == (turn, step_number) else None
+
+    def forget(self) -> None:
+        """The turn is over: nobody will ask what was said in it."""
+        self._call = None
 
     async def call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
         if (spent := self._host.ground.over_budget()) is not None:
@@ -76,19 +85,17 @@ class Asking:
                 return await self._reply(outfit, turn, step_number, finished)
             draft = call.draft
             partial = draft.partial() if draft.progressed else None
-            return DeliverFault(turn, step_number, finished.fault, self._host.now(), partial, draft.usage)
+            return DeliverFault(
+                turn, step_number, finished.fault, self._host.now(), partial, draft.usage, draft.progressed
+            )
 
-        self.call = call
+        self._call, self._about = call, (turn, step_number)
         notes = self._host.ground.notes
         notes.add(call)
         try:
-            command = await call.run(running, finish)
+            return await call.run(running, finish)
         finally:
             notes.discard(call)
-        # Not in a `finally`: when the whole session is cancelled, what was said so far is still to be recorded.
-        if self.call is call:  # A turn that began meanwhile has put its own call here.
-            self.call = None
-        return command
 
     async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft) -> DeliverReply:
         arguments: list[Json] = []

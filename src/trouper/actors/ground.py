@@ -78,7 +78,8 @@ class Ground(RunGround, Protocol):
     def recorded(self, session: str, record: codec.Record) -> None:
         """A record has become durable."""
 
-    def services(self, session: str) -> Services: ...
+    def services(self, session: str) -> Services:
+        """What the tools of a session are given."""
 
     async def keep_output(self, session: str, path: str, text: str) -> str | None:
         """Store an output that was cut for the model; why not, in words for the model, if that did not work."""

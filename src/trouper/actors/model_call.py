@@ -16,13 +16,14 @@ import trio
 from attrs import frozen
 
 from trouper.actors.draft import Draft
+from trouper.actors.foreign import alone, from_outside
 from trouper.actors.running import Running
 from trouper.core.history import repaired, without_signatures
 from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
 from trouper.core.messages import Fault
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed
-from trouper.models._errors import HistoryRefused, MalformedReply, ModelError, ModelFault, NetworkFault, alone
+from trouper.models._errors import HistoryRefused, MalformedReply, ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import Model, ModelRequest
 
@@ -102,6 +103,11 @@ class ModelCall:
                     return await finish(self.draft)
             if running.stopped:
                 return None
+            if scope.cancelled_caught and self.draft.done is not None:
+                # The reply is complete; it is only the client that does not get its stream closed.
+                with running.renew():
+                    return await finish(self.draft)
+                return None
             if scope.cancelled_caught:
                 fault = NetworkFault(self._silence(step_end)).as_fault()
             assert fault is not None
@@ -151,12 +157,23 @@ class ModelCall:
                     # A generator that was not read to its end would be closed by the garbage collector, in a task of its own, some day.
                     if (close := getattr(chunks, "aclose", None)) is not None:
                         await close()
-        except Exception as raised:  # A client is foreign code: what it raises ends this call, not the session.
+        except BaseException as raised:  # A client is foreign code: what it raises ends this call, not the session.
+            if (outside := from_outside(raised)) is not None:
+                if outside is raised:
+                    raise
+                logger.warning(
+                    "the client of model %r failed while it was cancelled", self._model.name, exc_info=raised
+                )
+                raise outside from None
+            if self.draft.done is not None:
+                # Everything was said by then; only closing failed.
+                logger.warning("the client of model %r failed after its reply", self._model.name, exc_info=raised)
+                return None
             error = alone(raised)
             if isinstance(error, ModelError):
                 self._error = error
                 return error.as_fault()
-            logger.exception("the client of model %r failed", self._model.name)
+            logger.error("the client of model %r failed", self._model.name, exc_info=raised)
             # Without its text, which may hold anything, a key included; the log has it.
             return ModelFault(f"the client of model {self._model.name!r} raised {type(error).__name__}").as_fault()
         if self.draft.done is None:

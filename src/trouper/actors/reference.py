@@ -124,6 +124,7 @@ class Ref(Generic[M_contra, R_co]):
         return await self._mailbox.wait_end()
 
     def statistics(self) -> MailboxStatistics:
+        """The mailbox as of now."""
         return mailbox_statistics(self._mailbox)
 
 

@@ -1,13 +1,12 @@
 """One execution that is a background run, or may become one: what it reports on the way, and what it leaves behind (B2, B8, B9).
 
 A call of a tool that can go on in the background begins as any other call does. If it takes longer than the turn waits, its task is recorded, and the very same
-execution goes on as that task's first attempt: `attach` is all that happens to it. What a run says is passed on live, and written to its task's record at most a few times a second; the
-tool never waits for that. A superseded attempt writes nothing, since every report carries its attempt (I28).
+execution goes on as that task's first attempt: `attach` is all that happens to it. What a run says is passed on live, and written to its task's record at most a few times a second
+(see `reporter`); the tool never waits for that. A superseded attempt writes nothing, since every report carries its attempt (I28).
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -21,10 +20,8 @@ from trouper.core.live import LiveEvent
 from trouper.core.task_events import BeatTask, MessageTask, ReportTaskProgress, WriteTaskOutput
 from trouper.core.task_record import DETAIL_MAX_CHARS, LOG_MAX_CHARS, TAIL_MAX_CHARS, Output, Progress, append_output
 
-logger = logging.getLogger("trouper.runs")
-
-#: Reports to the record are at least this far apart.
-REPORT_EVERY_S = 0.25
+#: A word that was the last one for so many reports is taken for whole.
+_LOOKS_AT_A_PAUSE = 2
 
 
 class Run:
@@ -37,8 +34,8 @@ class Run:
         now: Callable[[], float],
         post: Callable[[Command], bool],
         publish: Callable[[LiveEvent], None],
-        heartbeat_s: float,
-        settled: Callable[[str], int] = len,
+        said: Callable[[], None],
+        settled: Callable[[str, bool], int],
     ) -> None:
         self.call = call
         self.task_id: TaskId | None = None
@@ -48,16 +45,17 @@ class Run:
         self._now = now
         self._post = post
         self._live = LiveSink(call, publish)
-        self._heartbeat_s = heartbeat_s
+        #: Called whenever there is something for the record.
+        self._said = said
         self._settled = settled
+        #: Characters that wait for what they may be the beginning of, and how often they were found unchanged.
+        self._held = self._looks = 0
         self._output = Output()
         self._log: list[str] = []
         self._unsaid: list[tuple[str, str]] = []
         self._tail = ("", "")
         self._detail: str | None = None
         self._progress: Progress | None = None
-        self._dirty = trio.Event()
-        self._reporter = trio.CancelScope()
         self._messages: deque[str] = deque()
         self._message_came = trio.Event()
 
@@ -69,12 +67,12 @@ class Run:
             self._progress = Progress(current, total, unit or None, label or None)
         elif label:
             self._detail = label[:DETAIL_MAX_CHARS]
-        self._dirty.set()
+        self._said()
 
     def status(self, text: str) -> None:
         self._live.status(text)
         self._detail = text[:DETAIL_MAX_CHARS]
-        self._dirty.set()
+        self._said()
 
     def output(self, stream: str, delta: str) -> None:
         if not delta:
@@ -93,7 +91,7 @@ class Run:
             if self._unsaid and self._unsaid[-1][0] == stream:
                 delta = self._unsaid.pop()[1] + delta
             self._unsaid.append((stream, delta))
-        self._dirty.set()
+        self._said()
 
     # -- messages (B12)
 
@@ -122,29 +120,31 @@ class Run:
         """From here on it is this attempt of this task."""
         self.task_id, self.attempt = task_id, attempt
 
-    async def report(self) -> None:
-        """Beat, and write down what was said, until the run is over."""
-        with self._reporter:
-            next_beat = trio.current_time() + self._heartbeat_s
-            while True:
-                with trio.move_on_at(next_beat):
-                    await self._dirty.wait()
-                    self.flush()
-                    await trio.sleep(REPORT_EVERY_S)
-                if trio.current_time() >= next_beat:
-                    next_beat = trio.current_time() + self._heartbeat_s
-                    if self.task_id is not None:
-                        self._post(BeatTask(self.task_id, self.attempt, self._now()))
+    def beat(self) -> None:
+        """Say that it is alive."""
+        if self.task_id is not None:
+            self._post(BeatTask(self.task_id, self.attempt, self._now()))
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something was said that is not on the record."""
+        return bool(self._unsaid or self._tail[1] or self._detail is not None or self._progress is not None)
 
     def flush(self, *, final: bool = False) -> None:
         """Put what was said since the last time on the record; what finds no room waits for the next time. `final`: nothing more comes."""
-        self._dirty = trio.Event()
         if self.task_id is None:
             return
         while self._unsaid:
             stream, delta = self._unsaid[0]
             # What is said last may be half a secret; its other half is waited for (J8).
-            end = len(delta) if final or len(self._unsaid) > 1 else self._settled(delta)
+            if not final and len(self._unsaid) == 1:
+                self._looks = self._looks + 1 if len(delta) == self._held else 0
+                end = self._settled(delta, self._looks >= _LOOKS_AT_A_PAUSE)
+            else:
+                end = len(delta)
+            self._held = len(delta) - end
+            if self._held and self._looks < _LOOKS_AT_A_PAUSE:
+                self._said()  # To be looked at again: what is not continued soon was whole.
             if not end:
                 break
             if not self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta[:end], self._now())):
@@ -160,10 +160,6 @@ class Run:
             told = ReportTaskProgress(self.task_id, self.attempt, self._now(), self._detail, self._progress)
             if self._post(told):
                 self._detail = self._progress = None
-
-    def end(self) -> None:
-        self.flush(final=True)
-        self._reporter.cancel()
 
     @property
     def log(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import orjson
 import trio
 
+from trouper.actors.reporter import Reporter
 from trouper.actors.run import Run
 from trouper.actors.running import Running
 from trouper.actors.tool_call import run_tool
@@ -110,6 +111,7 @@ class Runs:
         self._host = host
         self._calls: dict[CallId, tuple[Run, Running, Tool]] = {}
         self._tasks: dict[TaskId, Run] = {}
+        self._reporter = Reporter(host.limits.heartbeat_s)
 
     # -- executions
 
@@ -200,7 +202,7 @@ class Runs:
     # -- ends
 
     async def _finished(self, run: Run, found: Task, ended: DeliverResult) -> EndTask:
-        run.end()
+        self._end(run)
         end = task_text.end_of(ended.outcome, ended.content)
         attempt = run.attempt
         # What comes after the task's end is late: it is noted, and changes neither the record nor the files (I9).
@@ -231,7 +233,7 @@ class Runs:
             case _:
                 return None
         if run is not None:
-            run.end()
+            self._end(run)
             self._forget(run)
         if found is None or found.cancel_requested_at is None or found.attempt != attempt:
             return None
@@ -269,8 +271,9 @@ class Runs:
                 logger.warning("the artifacts of task %s were not written: %s", about.id, error)
         return False
 
-    async def _save_interrupted(self, about: NewTask, told: str) -> None:
-        await self._save(about, "", "interrupted", told)
+    async def _save_interrupted(self, found: Task, told: str) -> None:
+        """What the process that ended had not written: of its log, what the record still shows."""
+        await self._save(found.about, task_text.last_output(found.output), "interrupted", told)
 
     # -- what the session records
 
@@ -295,7 +298,7 @@ class Runs:
                 host.watches.task_changed(task_id)
                 found = host.state.tasks.get(task_id)
                 if found is not None:
-                    host.start(self._save_interrupted, found.about, told)
+                    host.start(self._save_interrupted, found, told)
             case TaskInputRequested() | TaskSucceeded() | TaskFailed() | TaskCancelled():
                 host.watches.task_changed(event.task_id)
             case NotificationQueued() | NotificationsRequeued():
@@ -310,14 +313,20 @@ class Runs:
             now=host.now,
             post=host.post,
             publish=host.publish_live,
-            heartbeat_s=host.limits.heartbeat_s,
+            said=self._reporter.said,
             settled=host.run_ground.redact.settled,
         )
 
     def _attach(self, run: Run, task_id: TaskId, attempt: int) -> None:
         run.attach(task_id, attempt)
         self._tasks[task_id] = run
-        self._host.start(run.report)
+        if self._reporter.add(run):
+            self._host.start(self._reporter.report)
+
+    def _end(self, run: Run) -> None:
+        """It says no more: what it has said is on its way to the record."""
+        run.flush(final=True)
+        self._reporter.discard(run)
 
     def _forget(self, run: Run) -> None:
         self._calls.pop(run.call, None)

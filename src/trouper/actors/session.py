@@ -165,6 +165,8 @@ class SessionActor:
                 if self.outfit.hooks:
                     self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
                 await self._begin()
+                if self._crashes and self.state.phase is Phase.CLOSED:
+                    self.post(None)  # It crashed while it closed: whoever waits for its end would wait for ever.
                 async for first in inbox:
                     await self._handle(_gather(first, inbox))
                     if self.state.phase is Phase.CLOSED:
@@ -236,7 +238,8 @@ class SessionActor:
         place, and gets a piece of the work that follows to go on with: that saves both of them the way through the scheduler.
         """
         assert self._inbox is not None
-        if self._turnstile.taken or not self._inbox.is_resting:
+        if self._turnstile.taken or not self._inbox.is_resting or type(command) is SpillCall:
+            # The budgets of a step's calls run out together: then one decision on all of them is cheaper.
             await self._enqueue(command)
             return None
         with self._turnstile:
@@ -270,7 +273,7 @@ class SessionActor:
                     replies.append((reply, state, None))
                 continue
             try:
-                command = self._completed(command)
+                command = self._completed(state, command)
                 events, after = step(state, command)
                 if events:
                     record = codec.Record(self.session, seq, self.ground.epoch, self.now(), command, events)
@@ -329,11 +332,12 @@ class SessionActor:
         entry = Entry(self.session, record.id, head, body, durable, kind.__name__ in _OPENING)
         return self.ground.writer.append(entry), durable
 
-    def _completed(self, command: Command) -> Command:
+    def _completed(self, state: State, command: Command) -> Command:
         """An end that comes from outside takes along what the model has said so far, which only we know."""
-        call = self._worker.asking.call
-        if call is not None and isinstance(command, Interrupt | EndTurn | Close) and command.partial is None:
-            return changed(command, partial=call.draft.partial())
+        if isinstance(command, Interrupt | EndTurn | Close):
+            if state.phase is not Phase.THINKING or command.partial is not None:
+                return command
+            return changed(command, partial=self._worker.asking.said(state.turns, state.in_turn.step))
         if type(command) in _PERMITTED:
             return changed(command, active_in_runtime=self.ground.permits.total)
         return command
@@ -360,6 +364,7 @@ class SessionActor:
             elif kind in OBSERVED:
                 self._worker.runs.observe(event)
             elif kind is TurnEnded:
+                self._worker.asking.forget()
                 for feed in self.end_feeds:
                     feed.push(event)
             for feed in self.turn_feeds:

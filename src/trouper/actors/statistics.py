@@ -20,6 +20,8 @@ class ActorState(enum.Enum):
 
 @attrs.frozen
 class ActorStatistics:
+    """One actor as of now."""
+
     name: str
     state: ActorState
     mailbox: MailboxStatistics

@@ -6,6 +6,7 @@ and from there, without secrets, to the log (L20).
 
 from __future__ import annotations
 
+import logging
 import math
 import traceback
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from functools import partial
 
 import trio
 
+from trouper.actors.foreign import alone, from_outside
 from trouper.actors.running import Running
 from trouper.core.commands import DeliverResult
 from trouper.core.ids import CallId
@@ -24,27 +26,13 @@ from trouper.tools.off_loop import off_loop
 from trouper.tools.output import Shaped, is_heavy, shape_output
 from trouper.tools.results import ToolResult
 
+logger = logging.getLogger("trouper.tools")
+
 INTERNAL = "The tool failed because of an internal error. It is not your fault; do not repeat the call unchanged."
 TIMED_OUT = "The tool did not end within {seconds:g} s and was cancelled; it may have done part of its work."
 #: Of an internal error's text, what the journal keeps.
 INTERNAL_CHARS = 8_000
 _NOTHING = Shaped(None)
-#: Cancellation, Ctrl-C, and the end of a coroutine that nobody will resume.
-_PASSED_ON = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
-
-
-def alone(error: BaseException) -> BaseException:
-    """The error itself, out of the groups that a tool's nurseries put around a single one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-def _apart(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
-    """What is not the tool's to raise, and what is. A library that gives up for the whole process, in whatever way, ends its own call only."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(_PASSED_ON)
-    return (error, None) if isinstance(error, _PASSED_ON) else (None, error)
 
 
 def _told(error: BaseException) -> str | None:
@@ -86,14 +74,15 @@ async def run_tool(
     with running.renew(started + timeout_s) as scope:
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
-        except BaseException as raised:
-            passed_on, caught = _apart(raised)
-            if caught is None:
+        except BaseException as caught:
+            outside = from_outside(caught)
+            if outside is caught:
                 raise
             # Cut after redaction: half a secret would not be known as one.
             internal = redact("".join(traceback.format_exception(caught)))[-INTERNAL_CHARS:]
-            if passed_on is not None:
-                raise passed_on from None  # The tool was stopped; what it raised on its way out is on record.
+            if outside is not None:
+                logger.warning("tool %r failed while it was cancelled: %s", tool.name, internal)
+                raise outside from None
             outcome, told = Outcome.ERROR, _told(alone(caught))
             if told is not None:
                 internal = None

@@ -20,7 +20,7 @@ from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
 from trouper.core.messages import Json
 from trouper.journal import JournalLocked, open_reader
-from trouper.models.protocol import Model
+from trouper.models.protocol import Model, close_model
 from trouper.runtime import Runtime, open_runtime
 from trouper.tools.contract import Tool
 
@@ -50,10 +50,8 @@ async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0
             async with serving(root, lambda request: answered(runtime, request)):
                 yield Hosted(root, runtime, configuration, model, tools)
     finally:
-        close = getattr(model, "aclose", None)
-        if close is not None:
-            with trio.move_on_after(CLOSE_S, shield=True):
-                await close()
+        with trio.move_on_after(CLOSE_S, shield=True):
+            await close_model(model)
 
 
 @asynccontextmanager

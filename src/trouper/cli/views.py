@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from attrs import frozen
 
 from trouper._errors import UsageError
 from trouper.core.session import State
-from trouper.journal import JournalTooNew, Log, open_log, open_reader
+from trouper.journal import Disk, JournalTooNew, Log, OsDisk, open_log, open_reader
 from trouper.journal.format import VERSION
 from trouper.journal.layout import Layout
+from trouper.journal.tolerant import TolerantDisk
 from trouper.roster import Roster
 
 
@@ -56,7 +58,8 @@ def open_view(root: Path) -> Iterator[View]:
 
 def check_readable(root: Path) -> Layout:
     """The layout of a journal that this Trouper can read; a named error for everything else."""
-    layout = open_reader(root).layout()
+    # What the disk cannot read is for the command to find, which may be the one that repairs it.
+    layout = open_reader(root, disk=cast(Disk, TolerantDisk(OsDisk()))).layout()
     if layout.too_new is not None:
         path = os.path.abspath(root)
         raise JournalTooNew(

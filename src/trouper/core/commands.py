@@ -94,6 +94,8 @@ class DeliverFault:
     at: float
     partial: Message | None = None
     usage: Usage = NO_USAGE
+    #: Something of the reply was seen, be it thinking or a call that began: the step is not asked again (L13).
+    progressed: bool = False
 
 
 @frozen

@@ -6,9 +6,8 @@ from trouper._errors import CommandRejected
 from trouper.core import compaction
 from trouper.core.commands import Compact, DeliverSummary
 from trouper.core.decision import Decision
-from trouper.core.ending import ended
-from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked, StepStarted, TurnEnded
-from trouper.core.messages import NO_USAGE, Fault, Message
+from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked
+from trouper.core.messages import NO_USAGE, Message
 from trouper.core.session import Phase, Turn
 
 
@@ -52,29 +51,7 @@ def compact(decision: Decision, command: Compact) -> None:
         decision.emit(CompactionStarted(split, state.tokens))
 
 
-def take_summary(decision: Decision, command: DeliverSummary) -> None:
-    state = decision.state
-    if state.compacting is None or state.compacting.split != command.split:
-        return
-    started = state.compacting
-    _install(decision, command)
-    if decision.state.turn is None:
-        return
-    turn = decision.state.turn
-    if not started.forced:
-        decision.emit(StepStarted(turn.number, turn.step + 1, command.at))
-    elif decision.state.history.tokens < state.history.tokens or state.tokens < started.tokens_before:
-        # Shorter by a summary, or by the old results that were masked when it began.
-        # The step that was refused for its size is asked again, under its own number.
-        decision.emit(StepStarted(turn.number, turn.step, command.at))
-    else:
-        fault = Fault(
-            "context_overflow", "the conversation does not fit into the model's window and cannot be made smaller"
-        )
-        ended(decision, TurnEnded(turn.number, "error", command.at, fault))
-
-
-def _install(decision: Decision, command: DeliverSummary) -> None:
+def install(decision: Decision, command: DeliverSummary) -> None:
     """The summary if it is smaller; else the oldest turns go, with a note; else nothing changes (L31, I35)."""
     state = decision.state
     messages = state.history.messages

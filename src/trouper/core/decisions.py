@@ -134,7 +134,7 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
         case DeliverFault():
             steps.take_fault(decision, command)
         case DeliverSummary():
-            compacting.take_summary(decision, command)
+            steps.take_summary(decision, command)
         case Approve(call, at, by, always):
             steps.require_phase(state, call, CallPhase.ASKING, "is not waiting for an approval")
             decision.emit(ApprovalGiven(call, by, always))

@@ -18,6 +18,8 @@ from trouper.core.settings import DEFAULT_OPTIONS, TurnOptions
 
 @frozen
 class SessionOpened:
+    """A session came into being."""
+
     session: str
     at: float
     system: str | None = None
@@ -64,6 +66,8 @@ class InputsTaken:
 
 @frozen
 class StepStarted:
+    """The model is asked: one request and what follows from its reply."""
+
     turn: int
     step: int
     at: float
@@ -121,18 +125,24 @@ class ModelFailed:
 
 @frozen
 class ArgumentsRepaired:
+    """What the model wrote as arguments did not fit as it stood; the notes say what was changed."""
+
     call: CallId
     notes: tuple[str, ...]
 
 
 @frozen
 class ApprovalRequested:
+    """A call waits for somebody's word; without one it is denied at `expires_at` (T4)."""
+
     call: CallId
     expires_at: float
 
 
 @frozen
 class ApprovalGiven:
+    """Somebody allowed a call."""
+
     call: CallId
     by: str = ""
     #: From now on every call of this tool in this session.
@@ -206,6 +216,8 @@ class OutputMismatched:
 
 @frozen
 class BudgetWarned:
+    """80 % of a cap are spent; said once each (L25)."""
+
     #: tokens, steps or tool_calls.
     what: str
     spent: float
@@ -224,6 +236,8 @@ class HistoryMasked:
 
 @frozen
 class CompactionStarted:
+    """Old messages are about to be summarised by a model (L28)."""
+
     #: Messages before this position are to be summarised.
     split: int
     tokens_before: int
@@ -270,6 +284,8 @@ class RecoveryNoted:
 
 @frozen
 class SessionClosed:
+    """The session is over for good."""
+
     reason: str
     at: float
 

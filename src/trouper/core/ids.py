@@ -22,6 +22,8 @@ NAME_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 # Crockford's alphabet, lower case: sorts as the numbers do, and has no look-alikes.
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+#: Two digits at a time: an id is made for every background run.
+_PAIRS = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _ENTROPY_BITS = 80
 
 
@@ -35,7 +37,7 @@ class IdSource(Protocol):
 def time_ordered_id(prefix: str, at_ms: int, entropy: int) -> str:
     """`prefix` + 26 characters: 48 bits of time, 80 of entropy. Ids of a later millisecond sort later."""
     number = (at_ms << _ENTROPY_BITS) | (entropy & ((1 << _ENTROPY_BITS) - 1))
-    return prefix + "".join(_DIGITS[(number >> shift) & 31] for shift in range(125, -1, -5))
+    return prefix + "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
 def call_id(turn: int, step: int, index: int) -> CallId:

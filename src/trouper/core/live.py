@@ -20,6 +20,8 @@ class TextDelta:
 
 @frozen
 class ThinkingDelta:
+    """A piece of the model's reasoning."""
+
     message: str
     text: str
 
@@ -34,6 +36,8 @@ class CallAnnounced:
 
 @frozen
 class ToolProgress:
+    """How far a call or run has come."""
+
     call: CallId
     current: float | None = None
     total: float | None = None
@@ -43,12 +47,16 @@ class ToolProgress:
 
 @frozen
 class ToolStatus:
+    """One line on what a call is doing now."""
+
     call: CallId
     text: str
 
 
 @frozen
 class ToolOutput:
+    """More live output of a call."""
+
     call: CallId
     stream: str
     delta: str

@@ -31,6 +31,8 @@ class Opaque:
 
 @frozen
 class Text:
+    """What the user wrote, or the model said."""
+
     text: str
     opaque: Opaque | None = None
 
@@ -46,6 +48,8 @@ class Thinking:
 
 @frozen
 class ToolCall:
+    """A call that the model asks for."""
+
     id: CallId
     name: str
     arguments: Json
@@ -55,6 +59,7 @@ class ToolCall:
 
     @property
     def wire_id(self) -> str:
+        """The id that requests to the provider carry."""
         return self.provider_id or self.id
 
 
@@ -103,6 +108,7 @@ class ToolAnswer:
 
     @property
     def wire_id(self) -> str:
+        """The id that requests to the provider carry."""
         return self.provider_id or self.call_id
 
 
@@ -115,6 +121,8 @@ Kind: TypeAlias = Literal["normal", "cut_short", "summary", "note", "notificatio
 
 @frozen
 class Message:
+    """One message of the history: who, and its parts in order."""
+
     role: Role
     parts: tuple[Part, ...]
     kind: Kind = "normal"
@@ -126,10 +134,12 @@ class Message:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
+        """The calls that it asks for, in order."""
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
     @property
     def answers(self) -> tuple[ToolAnswer, ...]:
+        """The answers to calls that it brings, in order."""
         return tuple([part for part in self.parts if type(part) is ToolAnswer])
 
 

@@ -42,6 +42,9 @@ Kind: TypeAlias = Literal["task_succeeded", "task_failed", "task_cancelled", "ta
 
 
 class NotificationState(Enum):
+    # By identity: `Enum` would hash the name, in Python, on every look-up in the table.
+    __hash__ = object.__hash__
+
     QUEUED = "queued"
     DELIVERED = "delivered"
     ACKNOWLEDGED = "acknowledged"

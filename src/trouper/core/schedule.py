@@ -90,12 +90,18 @@ Missed: TypeAlias = Literal["skip", "once", "all"]
 
 
 class ScheduleState(Enum):
+    # By identity: `Enum` would hash the name, in Python, on every look-up in the table.
+    __hash__ = object.__hash__
+
     ACTIVE = "active"
     FINISHED = "finished"
     CANCELLED = "cancelled"
 
 
 class FireState(Enum):
+    # By identity: `Enum` would hash the name, in Python, on every look-up in the table.
+    __hash__ = object.__hash__
+
     CLAIMED = "claimed"
     #: Claimed a second time, after a crash.
     RECLAIMED = "reclaimed"

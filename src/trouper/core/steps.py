@@ -5,7 +5,7 @@ from __future__ import annotations
 from trouper._errors import CommandRejected
 from trouper.core import background, compacting, compaction
 from trouper.core.calls import Call, CallPhase, startable
-from trouper.core.commands import DeliverFault, DeliverReply, DeliverResult
+from trouper.core.commands import DeliverFault, DeliverReply, DeliverResult, DeliverSummary
 from trouper.core.decision import Decision
 from trouper.core.ending import ended
 from trouper.core.events import (
@@ -29,7 +29,7 @@ from trouper.core.events import (
 )
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import Fault, Media, Message, ProviderPart
-from trouper.core.session import Phase, State, Turn
+from trouper.core.session import Phase, State
 from trouper.core.settings import TurnOptions
 
 WARN_SHARE = 0.8
@@ -50,21 +50,25 @@ def start_turn(decision: Decision, at: float, options: TurnOptions, carrying: tu
 
 def next_step(decision: Decision, at: float) -> None:
     """Between two steps: take in what waits, look at budgets and room, then ask the model."""
-    if decision.state.queue:
-        decision.emit(InputsTaken(decision.state.in_turn.number))
     turn = decision.state.in_turn
-    if _spent_out(decision, turn, at):
-        return
     if turn.options.max_steps and turn.step >= turn.options.max_steps:
+        # What waits is left where it is: no model would see it in this turn, so it gets one of its own (L10, I26).
         ended(decision, TurnEnded(turn.number, "max_steps", at))
         return
-    if compacting.make_room(decision, turn):
+    _take_inputs(decision)
+    if _spent_out(decision, at) or compacting.make_room(decision, decision.state.in_turn):
         return
     decision.emit(StepStarted(turn.number, turn.step + 1, at))
 
 
-def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
+def _take_inputs(decision: Decision) -> None:
+    if decision.state.queue:
+        decision.emit(InputsTaken(decision.state.in_turn.number))
+
+
+def _spent_out(decision: Decision, at: float) -> bool:
     """Warns at 80 % of each cap, once; ends the turn when one is spent (L25)."""
+    turn = decision.state.in_turn
     options, spent = turn.options, decision.state.spent
     if options.token_cap is None and options.step_cap is None and options.call_cap is None:
         return False
@@ -137,7 +141,7 @@ def _open_calls(decision: Decision, command: DeliverReply) -> None:
 
 
 def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
-    """A reply without calls ends the turn, unless there is more to say: steering input, a schema that it missed, a provider's pause."""
+    """A reply without calls ends the turn, unless there is more to say: a provider's pause, a schema that it missed, steering input."""
     turn = decision.state.in_turn
     more_steps = not turn.options.max_steps or turn.step < turn.options.max_steps
     if _says_nothing(command.message) and command.stop_reason not in ("refusal", "max_tokens", "pause_turn"):
@@ -145,6 +149,8 @@ def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
             "silent_stop", "the model ended its reply without a word and without a call; try again or rephrase"
         )
         ended(decision, TurnEnded(turn.number, "error", command.at, fault))
+    elif more_steps and command.stop_reason == "pause_turn":
+        next_step(decision, command.at)
     elif command.mismatch is not None and command.stop_reason not in ("refusal", "max_tokens"):
         if turn.corrected or not more_steps:
             fault = Fault("invalid_output", f"the reply does not follow the schema: {command.mismatch}")
@@ -152,7 +158,7 @@ def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
         else:
             decision.emit(OutputMismatched(turn.number, command.mismatch))
             next_step(decision, command.at)
-    elif more_steps and (decision.state.queue or command.stop_reason == "pause_turn"):
+    elif more_steps and decision.state.queue:
         next_step(decision, command.at)
     else:
         ended(decision, TurnEnded(turn.number, command.stop_reason, command.at, detail=command.detail))
@@ -168,7 +174,7 @@ def take_fault(decision: Decision, command: DeliverFault) -> None:
         return
     turn = state.in_turn
     decision.emit(ModelFailed(command.turn, command.step, command.fault, command.partial, command.usage))
-    if command.fault.kind == "context_overflow" and not turn.forced:
+    if command.fault.kind == "context_overflow" and not turn.forced and not command.progressed:
         before = decision.state.tokens
         compacting.mask(decision, 1, 1)
         messages = decision.state.history.messages
@@ -177,6 +183,32 @@ def take_fault(decision: Decision, command: DeliverFault) -> None:
             decision.emit(CompactionStarted(split, before, forced=True))
             return
     ended(decision, TurnEnded(turn.number, "error", command.at, command.fault))
+
+
+def take_summary(decision: Decision, command: DeliverSummary) -> None:
+    """The context is smaller, or as it was: the step that waited for it is asked, with what came in meanwhile (L10)."""
+    before = decision.state
+    started = before.compacting
+    if started is None or started.split != command.split:
+        return
+    compacting.install(decision, command)
+    turn = decision.state.turn
+    if turn is None:
+        return
+    if not started.forced:
+        _take_inputs(decision)
+        if not _spent_out(decision, command.at):
+            decision.emit(StepStarted(turn.number, turn.step + 1, command.at))
+    elif decision.state.history.tokens < before.history.tokens or before.tokens < started.tokens_before:
+        # Shorter by a summary, or by the old results that were masked when it began.
+        # The step that was refused for its size is asked again, under its own number.
+        _take_inputs(decision)
+        decision.emit(StepStarted(turn.number, turn.step, command.at))
+    else:
+        fault = Fault(
+            "context_overflow", "the conversation does not fit into the model's window and cannot be made smaller"
+        )
+        ended(decision, TurnEnded(turn.number, "error", command.at, fault))
 
 
 # --- tools ---

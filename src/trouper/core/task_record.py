@@ -28,6 +28,9 @@ End: TypeAlias = Literal["succeeded", "failed", "cancelled", "interrupted"]
 
 
 class TaskState(Enum):
+    # By identity: `Enum` would hash the name, in Python, on every look-up in the table.
+    __hash__ = object.__hash__
+
     QUEUED = "queued"
     RUNNING = "running"
     AWAITING_INPUT = "awaiting_input"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Fault, Json, Outcome
 from trouper.core.task_events import EndTask
-from trouper.core.task_record import End, Link, NewTask, Task
+from trouper.core.task_record import End, Link, NewTask, Output, Task
 
 SUMMARY_MAX_CHARS = 4_000
 ARGUMENTS_MAX_CHARS = 1_000
@@ -121,6 +121,14 @@ def log_path(task: NewTask) -> str:
 
 def result_path(task: NewTask) -> str:
     return f"{task.directory}/result.json"
+
+
+def last_output(output: Output) -> str:
+    """What a record knows of a log that nobody has any more."""
+    if output.chars <= len(output.tail):
+        return output.tail
+    lost = output.chars - len(output.tail)
+    return f"[system] {lost} characters before this were lost with the process; the journal has them\n{output.tail}"
 
 
 def says_failed(content: Json) -> bool:

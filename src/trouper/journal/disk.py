@@ -21,6 +21,8 @@ import sys
 from typing import Protocol
 
 FILE_MODE = 0o600
+#: The text of a lock file is far shorter.
+OWNER_BYTES_MAX = 4096
 DIRECTORY_MODE = 0o700
 
 
@@ -47,6 +49,9 @@ class Lock(Protocol):
 
     def close(self) -> None: ...
 
+    def withdraw(self) -> None:
+        """Close it, with the text of the file as it was before: for a holder that has been refused, and has changed nothing else."""
+
 
 class Disk(Protocol):
     """The calls on names. Paths are absolute strings."""
@@ -54,13 +59,17 @@ class Disk(Protocol):
     def create(self, path: str) -> File:
         """A new empty file of mode 0600 for appending; `FileExistsError` if the name is taken, also by a link."""
 
-    def open_append(self, path: str) -> File: ...
+    def open_append(self, path: str) -> File:
+        """An existing file, to append to."""
 
-    def open_read(self, path: str) -> File: ...
+    def open_read(self, path: str) -> File:
+        """An existing file, to read."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether there is something of this name."""
 
-    def is_dir(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool:
+        """Whether it is a directory."""
 
     def list_dir(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
@@ -71,14 +80,17 @@ class Disk(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Atomically; replaces the target."""
 
-    def unlink(self, path: str) -> None: ...
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
 
-    def sync_dir(self, path: str) -> None: ...
+    def sync_dir(self, path: str) -> None:
+        """Have the names in a directory reach the medium."""
 
     def reserve(self, path: str, size: int) -> None:
         """Make `path` a file of `size` bytes that really occupies the disk (posix_fallocate)."""
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """How much can still be written there."""
 
     def lock(self, path: str, owner: str) -> Lock:
         """Take the lock and write `owner` into its file; `BlockingIOError` if another holds it. The file is never deleted.
@@ -202,15 +214,20 @@ class OsDisk:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, owner.encode(), 0)
+                before = os.pread(fd, OWNER_BYTES_MAX, 0)
+                _put_text(fd, owner.encode())
             except BaseException:
                 os.close(fd)
                 raise
         except BaseException:
             os.close(directory)
             raise
-        return OsLock(fd, directory)
+        return OsLock(fd, directory, before)
+
+
+def _put_text(fd: int, text: bytes) -> None:
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text, 0)
 
 
 def _check_owner(fd: int, path: str) -> None:
@@ -235,11 +252,18 @@ def _flock_directory(fd: int) -> None:
 class OsLock:
     """A flock on a lock file and on its directory. The file stays: deleting it would let two holders lock two inodes of one name."""
 
-    __slots__ = ("_directory", "_fd")
+    __slots__ = ("_before", "_directory", "_fd")
 
-    def __init__(self, fd: int, directory: int) -> None:
+    def __init__(self, fd: int, directory: int, before: bytes) -> None:
         self._fd = fd
         self._directory = directory
+        self._before = before
+
+    def withdraw(self) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # Whoever was refused is told why, and not this.
+                _put_text(self._fd, self._before)
+        self.close()
 
     def close(self) -> None:
         if self._fd >= 0:

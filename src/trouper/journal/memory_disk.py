@@ -44,11 +44,16 @@ class MemoryFile:
 class MemoryLock:
     """A lock among the logs that share one memory disk."""
 
-    __slots__ = ("_disk", "_path")
+    __slots__ = ("_before", "_disk", "_path")
 
-    def __init__(self, disk: MemoryDisk, path: str) -> None:
+    def __init__(self, disk: MemoryDisk, path: str, before: bytes) -> None:
         self._disk = disk
         self._path = path
+        self._before = before
+
+    def withdraw(self) -> None:
+        self._disk._files[self._path].data[:] = self._before
+        self.close()
 
     def close(self) -> None:
         self._disk._locked.discard(self._path)
@@ -114,8 +119,9 @@ class MemoryDisk:
         if path in self._locked:
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
         self._locked.add(path)
-        self._files.setdefault(path, _Node()).data[:] = owner.encode()
-        return MemoryLock(self, path)
+        node = self._files.setdefault(path, _Node())
+        before, node.data[:] = bytes(node.data), owner.encode()
+        return MemoryLock(self, path, before)
 
     def _node(self, path: str) -> _Node:
         try:

@@ -183,10 +183,10 @@ class _Opening:
         try:
             log = self.recover(lock, new_id)
         except BaseException:
-            lock.close()
+            lock.withdraw()
             raise
         if log.refusal is not None:
-            lock.close()
+            lock.withdraw()
         return log
 
     def before_lock(self) -> Log | None:

@@ -102,6 +102,8 @@ class Reader:
                 if isinstance(inner, Damage):
                     raise damaged(self.root, inner)
                 segment = inner
+            else:
+                segment = as_opened(file, segment)
             scan = scan_after(file, segment, after)
             for block in scan.blocks():
                 if block.first > after:
@@ -154,6 +156,13 @@ def look_inside(file: File, segment: Segment) -> Segment | Damage:
     return Damage(
         segment.archive or segment.path, 0, "the archive does not hold the segment that its stub names", streams
     )
+
+
+def as_opened(file: File, segment: Segment) -> Segment:
+    """The segment as it is in the open file: since it was looked at, a writer may have begun it anew under its name, or sealed it."""
+    found = look_at(file, segment.path)
+    same = isinstance(found, Segment) and (found.number, found.header.first) == (segment.number, segment.header.first)
+    return found if same and isinstance(found, Segment) else segment
 
 
 def end_damage(file: File, segment: Segment, scan: Scan) -> Damage | None:

@@ -19,7 +19,7 @@ import attrs
 from trouper.journal._errors import JournalDamaged
 from trouper.journal.disk import File
 from trouper.journal.format import LINE_BYTES_MAX, Header, Line, is_gap, parse_line, segment_number, stream_of
-from trouper.journal.reader import Reader, look_inside
+from trouper.journal.reader import Reader, as_opened, look_inside
 from trouper.journal.segment import Block, Damage, Scan, Segment, judge_tail, look_at_end, scan_segment
 
 #: What a damaged header may still say. Neither is believed: an epoch may be too high, and a checksum must fit the record behind it.
@@ -203,6 +203,8 @@ class Salvage:
                     yield Gap(self.last + 1, self.last, inner)
                     return
                 segment = inner
+            elif segment.header.level:  # One whose header was restored has none to look at.
+                segment = as_opened(file, segment)
             self.bytes += segment.size
             yield from self._records(file, segment, is_last=is_last)
         finally:

@@ -50,15 +50,20 @@ class ModelError(WorldError):
         self.retryable = self.may_retry if retryable is None else retryable
 
     def as_fault(self) -> Fault:
+        """The error as events and results carry it."""
         return Fault(kind=self.kind, message=self.message, retryable=self.retryable, retry_after_s=self.retry_after_s)
 
 
 class RateLimited(ModelError):
+    """Too many requests; `retry_after_s` if the provider says so."""
+
     kind = "rate_limit"
     may_retry = True
 
 
 class ServerFault(ModelError):
+    """The provider failed, or is overloaded."""
+
     kind = "server"
     may_retry = True
 
@@ -68,23 +73,33 @@ class MalformedReply(ServerFault):
 
 
 class NetworkFault(ModelError):
+    """The connection failed, or broke off."""
+
     kind = "network"
     may_retry = True
 
 
 class AuthFailed(ModelError):
+    """The key is wrong, missing, or may not do this."""
+
     kind = "auth"
 
 
 class QuotaExceeded(ModelError):
+    """The account has nothing left; trying again does not help."""
+
     kind = "quota"
 
 
 class ContextOverflow(ModelError):
+    """The request is larger than the model's window; one forced compaction is tried (L32)."""
+
     kind = "context_overflow"
 
 
 class BadRequest(ModelError):
+    """The provider does not accept the request as it is."""
+
     kind = "bad_request"
 
 
@@ -93,4 +108,6 @@ class HistoryRefused(BadRequest):
 
 
 class ModelFault(ModelError):
+    """Anything else that a provider or a model went wrong with."""
+
     kind = "other"

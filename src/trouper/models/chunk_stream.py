@@ -52,21 +52,14 @@ class ChunkStream:
         reply: ReplyReader,
         provider: str,
         event_bytes_max: int,
-        *,
-        types_are_right: bool = False,
     ) -> None:
-        """`types_are_right`: a stream is only what is called one. Elsewhere it is all but JSON and HTML: many servers call it something else."""
         self._stream = stream
         self._reply = reply
         self._provider = provider
         self._reader = SseReader(event_bytes_max=event_bytes_max)
         self._event_bytes_max = event_bytes_max
-        kind = stream.headers.get("content-type", "")
-        self._is_stream = (
-            kind.startswith("text/event-stream")
-            if types_are_right
-            else not kind.startswith(("application/json", "text/html"))
-        )
+        #: Whether this is one value and no stream of events; `None` until its beginning has come.
+        self._whole: bool | None = None
         self._ready: deque[Chunk] = deque()
         self._comments = 0
         self._over = False
@@ -94,9 +87,12 @@ class ChunkStream:
 
     async def _fill(self) -> None:
         try:
-            if not self._is_stream:
-                await self._take_whole()
-            elif piece := await (self._receive_tail() if self._reply.finished else self._stream.receive()):
+            piece = await (self._receive_tail() if self._reply.finished else self._stream.receive())
+            if self._whole is None:
+                self._whole = _is_whole(piece, self._stream.headers.get("content-type", "").lower())
+            if self._whole:
+                await self._take_whole(piece)
+            elif piece:
                 for event in self._reader.feed(piece):
                     self._ready.extend(self._reply.take(event))
                 if self._reader.comments != self._comments:
@@ -128,8 +124,8 @@ class ChunkStream:
                 break
         self._ready.extend(self._reply.end())
 
-    async def _take_whole(self) -> None:
-        body = await self._stream.read_all(self._event_bytes_max)
+    async def _take_whole(self, begun: bytes) -> None:
+        body = begun + await self._stream.read_all(self._event_bytes_max)
         try:
             value = wire_json.decode(body)
         except ValueError:
@@ -145,3 +141,12 @@ class ChunkStream:
         self._over = True
         self._ready.extend(chunks)
         self._ready.extend(self._reply.end())
+
+
+def _is_whole(beginning: bytes, kind: str) -> bool | None:
+    """Whether a reply that begins like this is JSON or a page; `None` if only blanks have come. Its type alone does not tell: many servers call it something else."""
+    first = beginning.lstrip()[:1]
+    if not first:
+        return None
+    # No field of an event begins with one of these, and all that have a meaning with one of those.
+    return first in b"{[<" or (kind.startswith(("application/json", "text/html")) and first not in b":deir\xef")

@@ -15,6 +15,8 @@ from trouper.core.messages import Fault, Json, Opaque, Part, Usage
 
 @frozen
 class TextChunk:
+    """A piece of the reply."""
+
     text: str
     opaque: Opaque | None = None
 
@@ -30,6 +32,8 @@ class ThinkingChunk:
 
 @frozen
 class CallStart:
+    """A tool call begins; its arguments follow."""
+
     index: int
     name: str
     #: The provider's id of the call, if it gives one.
@@ -47,6 +51,8 @@ class CallDelta:
 
 @frozen
 class CallEnd:
+    """A tool call is complete."""
+
     index: int
     #: The arguments, where the provider sends them parsed; else `None`, and the fragments are parsed (L16).
     arguments: Json | None = None

@@ -20,7 +20,7 @@ from trouper.core.messages import Fault
 from trouper.core.values import changed
 from trouper.models._errors import ModelError, ModelFault, NetworkFault, alone
 from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk
-from trouper.models.protocol import Model, ModelRequest
+from trouper.models.protocol import Model, ModelRequest, close_model
 
 logger = logging.getLogger("trouper.models")
 
@@ -49,6 +49,11 @@ class Fallback:
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         return _Stream(self.models, request, self._patience_s)
+
+    async def aclose(self) -> None:
+        """Close the idle connections of all the models."""
+        for model in self.models:
+            await close_model(model)
 
 
 class _Stream:

@@ -79,6 +79,11 @@ class Reply:
         chunks: list[Chunk] = []
         candidates = event.get("candidates")
         if candidates and isinstance(candidates, list) and isinstance(candidate := candidates[0], dict):
+            if candidate.get("index"):
+                # Of several candidates, should somebody ask for them, only the first is ours.
+                candidate = next(
+                    (other for other in candidates if isinstance(other, dict) and not other.get("index")), {}
+                )
             content = candidate.get("content")
             if isinstance(content, dict) and isinstance(parts := content.get("parts"), list):
                 for part in parts:

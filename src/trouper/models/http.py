@@ -90,7 +90,7 @@ class Key:
         self._provider = provider
         self._header = header
         self._prefix = prefix
-        if isinstance(source, str):
+        if not callable(source):
             self._credential(source)
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ class Key:
         text = key.strip() if isinstance(key, str) else ""
         if not _KEY_TEXT.match(text):
             raise ConfigError(
-                f"the key of {self._provider!r} is {'empty' if not text else 'not plain ASCII text'}; "
+                f"the key of {self._provider!r} is {'empty' if isinstance(key, str) and not text else 'not plain ASCII text'}; "
                 "give the key as the provider's page shows it, without quotes or line breaks",
                 provider=self._provider,
             )

@@ -50,7 +50,7 @@ _KNOWN = frozenset(
 class _Call:
     """A call whose fragments are still coming."""
 
-    __slots__ = ("arguments", "held", "id", "number", "rest", "started")
+    __slots__ = ("arguments", "fragments", "held", "id", "number", "rest", "started")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -58,6 +58,8 @@ class _Call:
         self.started = False
         #: Fragments that came before the name.
         self.held: list[str] = []
+        #: All that came, to see whether it is whole.
+        self.fragments: list[str] = []
         #: The arguments as an object, from servers that send them so.
         self.arguments: Json = None
         self.rest: dict[str, Any] = {}
@@ -248,7 +250,8 @@ class ChatReply:
         name = function.get("name")
         name = name if isinstance(name, str) else ""
         index = fragment.get("index")
-        call = self._call_of(index if isinstance(index, int | str) else None, given or None, bool(name))
+        arguments = function.get("arguments")
+        call = self._call_of(index if isinstance(index, int | str) else None, given or None, bool(name), arguments)
         call.id = call.id or given or None
         rest = {key: value for key, value in fragment.items() if key not in ("index", "id", "type", "function")}
         if within := {key: value for key, value in function.items() if key not in ("name", "arguments")}:
@@ -261,9 +264,9 @@ class ChatReply:
             chunks.append(CallStart(call.number, name, call.id, self._opaque(call.rest)))
             chunks.extend(CallDelta(call.number, text) for text in call.held)
             call.held.clear()
-        arguments = function.get("arguments")
         if isinstance(arguments, str):
             if arguments:
+                call.fragments.append(arguments)
                 if call.started:
                     chunks.append(CallDelta(call.number, arguments))
                 else:
@@ -271,12 +274,15 @@ class ChatReply:
         elif arguments is not None:
             call.arguments = arguments
 
-    def _call_of(self, index: int | str | None, given: str | None, named: bool) -> _Call:
+    def _call_of(self, index: int | str | None, given: str | None, named: bool, arguments: Json) -> _Call:
         call = self._by_index.get(index) if index is not None else None
         if index is None and self._calls and not named and (given is None or self._calls[-1].id in (None, given)):
             call = self._calls[-1]
-        # Another id, and a name with it: another call, though the index is the same.
-        if call is None or (named and given is not None and call.id not in (None, given)):
+        if call is not None and named:
+            # Another id, and a name with it: another call, though the index is the same. Without ids, arguments after whole ones tell.
+            other = call.id not in (None, given) if given is not None else bool(arguments) and _is_whole(call)
+            call = None if other else call
+        if call is None:
             call = _Call(len(self._calls))
             self._calls.append(call)
             if index is not None:
@@ -285,6 +291,11 @@ class ChatReply:
 
     def _opaque(self, rest: dict[str, Any]) -> Opaque | None:
         return Opaque(self._provider, dict(rest)) if rest else None
+
+
+def _is_whole(call: _Call) -> bool:
+    """Whether all of a call's arguments have come."""
+    return call.arguments is not None or isinstance(wire_json.decode_or_none("".join(call.fragments).encode()), dict)
 
 
 def merged(before: Json, after: Json) -> Json:

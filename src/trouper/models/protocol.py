@@ -64,4 +64,11 @@ class Model(Protocol):
     def context_window(self) -> int | None:
         """How many tokens fit, if known: the base of the compaction trigger (L26)."""
 
-    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]: ...
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        """The reply to one request, chunk by chunk; leaving the block ends it. Raises `ModelError`s only."""
+
+
+async def close_model(model: Model) -> None:
+    """Close what a model keeps open for its next request, if it keeps anything: `aclose` is not part of the protocol, but may be there."""
+    if (close := getattr(model, "aclose", None)) is not None:
+        await close()

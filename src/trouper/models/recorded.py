@@ -37,7 +37,7 @@ from trouper.models.chunks import (
     ThinkingChunk,
     UsageChunk,
 )
-from trouper.models.protocol import Model, ModelRequest
+from trouper.models.protocol import Model, ModelRequest, close_model
 
 VERSION = 1
 #: What tells one request from another. Whose it is and how often it was tried does not; `extra` may hold headers, and is not kept.
@@ -105,6 +105,10 @@ class Recorded:
     @property
     def context_window(self) -> int | None:
         return self.model.context_window
+
+    async def aclose(self) -> None:
+        """Close the idle connections of the model."""
+        await close_model(self.model)
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:

@@ -58,6 +58,7 @@ def text(whole: str, deltas: int = 1) -> Play:
 
 
 def think(whole: str, signature: str | None = None, opaque: Opaque | None = None) -> Play:
+    """Reasoning, with its signature if there is one."""
     chunks: Play = (ThinkingChunk(whole),) if whole else ()
     return (*chunks, ThinkingChunk("", signature, opaque)) if signature or opaque else chunks
 
@@ -88,14 +89,17 @@ def raw_call(name: str, json_text: str, /, *, id: str | None = None) -> _Call:
 
 
 def stall(seconds: float) -> Play:
+    """Silence for so long."""
     return (Stall(seconds),)
 
 
 def drop() -> Play:
+    """The connection breaks off here."""
     return (Drop(),)
 
 
 def fail(error: ModelError) -> Play:
+    """The call fails here, with this error."""
     return (Fail(error),)
 
 

@@ -61,11 +61,14 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
+        """Whether the bytes are whole and today's code decides everything as recorded."""
         return self.report.ok and not self.divergences
 
 
 @frozen
 class Forked:
+    """The new journal that `Journal.fork` wrote."""
+
     root: str
     records: int
     sessions: tuple[str, ...]
@@ -79,6 +82,7 @@ class Journal:
 
     @property
     def root(self) -> str:
+        """The directory that was opened."""
         return self._reader.root
 
     @property

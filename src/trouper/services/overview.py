@@ -110,6 +110,7 @@ class Overview:
         )
 
     def task(self, id: str) -> Task | None:
+        """The record of a task of any session; `None` if there is none, or it was archived."""
         return next((task for _, found in self._states() if (task := found.tasks.get(id)) is not None), None)
 
     async def task_detail(self: Runtime, id: str, *, entries: int = 20) -> TaskDetail | None:  # type: ignore[misc]
@@ -145,6 +146,7 @@ class Overview:
 
     @property
     def schedules(self) -> ScheduleBook:
+        """The schedules of all sessions."""
         return ScheduleBook(self)
 
     async def sweep_tasks(self) -> int:

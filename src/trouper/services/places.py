@@ -15,7 +15,7 @@ from pathlib import Path
 from trouper.core.ids import check_name
 from trouper.redaction import Redactor, keys_in
 from trouper.stores.key_value import KeyValueStore
-from trouper.stores.secrets import FileSecrets, Keyring, KeyringSecrets, LearnedSecrets
+from trouper.stores.secrets import FileSecrets, Keyring, KeyringSecrets, LearnedSecrets, values_in
 from trouper.tools.guards.rooted import RootedFiles
 
 
@@ -36,6 +36,8 @@ class Places:
         self._temporary = temporary
         self._keyring = keyring
         self._files: dict[str, RootedFiles] = {}
+        if directory is not None:
+            self.redactor.learn(*values_in(directory / "secrets"))
 
     @property
     def directory(self) -> Path | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+
+import attrs
 
 from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import NotificationId, TaskId
@@ -18,7 +20,7 @@ from trouper.core.notification import (
 )
 from trouper.core.schedule import Schedule
 from trouper.core.task_events import AnswerTaskInput, CreateTask, MessageTask, SweepTasks
-from trouper.core.task_record import Page, Task, TaskState, listing
+from trouper.core.task_record import Page, Task, TaskState, Wake, listing
 from trouper.services import checks
 from trouper.services.inbox import Inbox
 from trouper.services.questions import PendingQuestion
@@ -53,8 +55,13 @@ class BackgroundSide:
         *,
         title: str = "",
         signal_on_completion: bool = True,
+        wake: Wake | None = None,
     ) -> Task:
-        """Start a background run of a tool of the session, or of its name; its record, at once. `CommandRejected` if the run may not start (B6)."""
+        """Start a background run of a tool of the session, or of its name; its record, at once. `CommandRejected` if the run may not start (B6).
+
+        `wake`: when the model hears of it: "on_terminal", at its end; "on_activity", of its messages too; "silent", only along with something else, which is
+        what `signal_on_completion=False` says.
+        """
         actor = self._actor
         name = tool.name if isinstance(tool, Tool) else tool
         if not isinstance(name, str):
@@ -66,6 +73,10 @@ class BackgroundSide:
             new = await actor.admit(
                 name, dict(arguments or {}), title=title, signal_on_completion=signal_on_completion, by="host"
             )
+        if wake is not None:
+            if wake not in get_args(Wake):
+                raise UsageError(f"wake={wake!r} is unknown; use one of {', '.join(get_args(Wake))}", wake=wake)
+            new = attrs.evolve(new, wake=wake)
         made = await self._ask(CreateTask(new, self._now(), actor.owner, limits=actor.task_limits()))
         return made.state.tasks.live[new.id]
 

@@ -1,14 +1,15 @@
 """Secrets (B24): in a file of mode 0600, or in the system's keyring. Their values are in no journal, no log, no error and no `repr` (I36).
 
-Whoever hands secrets to tools also asks for `known_values()`, and blanks these wherever text leaves the process (J8).
+Whoever hands secrets to tools blanks them wherever text leaves the process (J8): those that are in files from the start (`values_in`), the others from when they are used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -20,8 +21,6 @@ from trouper.stores.atomic import make_private_directory, write_atomically
 
 SECRETS_MAX = 1_000
 VALUE_MAX_CHARS = 65_536
-#: Shorter values are not blanked: they would blank ordinary words.
-BLANKED_MIN_CHARS = 6
 
 _T = TypeVar("_T")
 
@@ -79,10 +78,6 @@ class FileSecrets:
     async def names(self) -> Sequence[str]:
         return sorted(await self._run(self._load))
 
-    async def known_values(self) -> frozenset[str]:
-        """What has to be blanked wherever text leaves the process."""
-        return _worth_blanking((await self._run(self._load)).values())
-
     async def _run(self, function: Callable[[], _T]) -> _T:
         async with self._lock:
             return await trio.to_thread.run_sync(function)
@@ -115,6 +110,15 @@ class FileSecrets:
     def _save(self, values: dict[str, str]) -> None:
         make_private_directory(self._path.parent)
         write_atomically(self._path, json.dumps(values, indent=1).encode("ascii"))
+
+
+def values_in(directory: Path) -> frozenset[str]:
+    """What the files of a directory hold. One that is exposed or damaged is left to whoever asks for one of its secrets: then that is said."""
+    found: set[str] = set()
+    for path in sorted(directory.glob("*.json")):
+        with contextlib.suppress(WorldError, OSError):
+            found.update(FileSecrets(path)._load().values())
+    return frozenset(found)
 
 
 class Keyring(Protocol):
@@ -175,13 +179,6 @@ class KeyringSecrets:
     async def names(self) -> Sequence[str]:
         return sorted(await self._run(self._load_names))
 
-    async def known_values(self) -> frozenset[str]:
-        def look() -> frozenset[str]:
-            found = (self._keyring.get_password(self._service, name) for name in self._load_names())
-            return _worth_blanking(value for value in found if value is not None)
-
-        return await self._run(look)
-
     async def _run(self, function: Callable[[], _T]) -> _T:
         async with self._lock:
             return await trio.to_thread.run_sync(function)
@@ -218,10 +215,6 @@ def _check_value(name: str, value: object) -> None:
         )
 
 
-def _worth_blanking(values: Iterable[str]) -> frozenset[str]:
-    return frozenset(value for value in values if len(value) >= BLANKED_MIN_CHARS)
-
-
 class LearnedSecrets:
     """Secrets whose values are known to whoever blanks them before anybody else gets to see them (J8)."""
 
@@ -244,6 +237,3 @@ class LearnedSecrets:
 
     async def names(self) -> Sequence[str]:
         return await self._store.names()
-
-    async def known_values(self) -> frozenset[str]:
-        return await self._store.known_values()

@@ -170,6 +170,7 @@ class CrashDisk:
 
     @property
     def capacity(self) -> int | None:
+        """How many bytes fit; `None`: no end."""
         return self._machine.capacity
 
     @capacity.setter
@@ -354,9 +355,13 @@ class CrashDisk:
             data = owner.encode()
             if len(data) > self._machine.free() + len(inode.live):
                 raise os_error(errno.ENOSPC, path)
-            inode.resize(self._machine.medium.number(), 0)
-            inode.write(self._machine.medium.number(), 0, data)
-            return CrashLock(self, inode, path)
+            before = bytes(inode.live)
+            self._put_text(inode, data)
+            return CrashLock(self, inode, path, before)
+
+    def _put_text(self, inode: Content, data: bytes) -> None:
+        inode.resize(self._machine.medium.number(), 0)
+        inode.write(self._machine.medium.number(), 0, data)
 
     # Inside.
 
@@ -480,12 +485,20 @@ class CrashFile:
 class CrashLock:
     """A lock held by a process of a `CrashDisk`, until it closes it or is no more."""
 
-    def __init__(self, disk: CrashDisk, inode: Content, path: str) -> None:
+    def __init__(self, disk: CrashDisk, inode: Content, path: str, before: bytes) -> None:
         self.path = path
         self._disk = disk
         self._inode = inode
+        self._before = before
         inode.holder = self
         disk._locks.append(self)
+
+    def withdraw(self) -> None:
+        """Close it, with the text of its file as it was before; a process that is no more changes nothing."""
+        with self._disk._machine.mutex:
+            if self._inode.holder is self and not self._disk._machine.off and not self._disk._machine.read_only:
+                self._disk._put_text(self._inode, self._before)
+            self._release()
 
     def close(self) -> None:
         with self._disk._machine.mutex:

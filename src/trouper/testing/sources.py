@@ -47,6 +47,7 @@ class CountedIds:
     count: int = 0
 
     def new(self, prefix: str) -> str:
+        """The next id."""
         self.count += 1
         return f"{prefix}{self.count:026d}"
 

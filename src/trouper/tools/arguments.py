@@ -39,6 +39,8 @@ NODES_MAX = 2_000
 
 @frozen
 class Parsed:
+    """Arguments as JSON, after repair."""
+
     value: Json
     #: What had to be repaired, for the event that says so.
     notes: tuple[str, ...] = ()

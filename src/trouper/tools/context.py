@@ -207,9 +207,14 @@ class Asker(Protocol):
 class Sink(Protocol):
     """Where a running call reports to. Never blocks: a sink that is behind drops or merges, it does not hold up the tool."""
 
-    def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None: ...
-    def status(self, text: str) -> None: ...
-    def output(self, stream: str, delta: str) -> None: ...
+    def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None:
+        """How far the work has come."""
+
+    def status(self, text: str) -> None:
+        """What it is doing now."""
+
+    def output(self, stream: str, delta: str) -> None:
+        """More live output."""
 
 
 class RunLine(Protocol):
@@ -313,46 +318,57 @@ class ToolContext:
 
     @property
     def files(self) -> Files:
+        """The session's files."""
         return self._met("files", self.services.files)
 
     @property
     def memory(self) -> Memory:
+        """What is remembered across sessions."""
         return self._met("memory", self.services.memory)
 
     @property
     def kv(self) -> KeyValue:
+        """The key-value store."""
         return self._met("kv", self.services.kv)
 
     @property
     def secrets(self) -> Secrets:
+        """The secret store."""
         return self._met("secrets", self.services.secrets)
 
     @property
     def notifications(self) -> Notifications:
+        """Notifications to the session."""
         return self._met("notifications", self.services.notifications)
 
     @property
     def background(self) -> Background:
+        """Background runs of the session."""
         return self._met("background", self.services.background)
 
     @property
     def subagents(self) -> Subagents:
+        """Child sessions."""
         return self._met("subagents", self.services.subagents)
 
     @property
     def tasks(self) -> Tasks:
+        """The session's tasks."""
         return self._met("tasks", self.services.tasks)
 
     @property
     def schedules(self) -> Schedules:
+        """The session's schedules."""
         return self._met("schedules", self.services.schedules)
 
     @property
     def asker(self) -> Asker:
+        """Questions to the user."""
         return self._met("asker", self.services.asker)
 
     @property
     def registry(self) -> Registry:
+        """The tools of the session."""
         return self._met("registry", self.services.registry)
 
     def now(self) -> datetime:
@@ -364,6 +380,7 @@ class ToolContext:
     def report_progress(
         self, current: float | None = None, total: float | None = None, unit: str = "", label: str = ""
     ) -> None:
+        """How far the work has come: `current` of `total` `unit`."""
         self.sink.progress(current, total, unit, label)
 
     def status(self, text: str) -> None:
@@ -377,12 +394,15 @@ class ToolContext:
     # Shorthands for the services that have one verb.
 
     async def notify(self, title: str, body: str = "", *, dedupe_key: str | None = None) -> NotificationId:
+        """Queue a notification for the session's model."""
         return await self.notifications.notify(title, body, dedupe_key=dedupe_key)
 
     async def spawn(self, tool: str, arguments: Mapping[str, Json], **options: Any) -> Mapping[str, Json]:
+        """Start a background run of another tool."""
         return await self.background.spawn(tool, arguments, call=self.call_id, **options)
 
     async def ask_user(self, *questions: Question, timeout_s: float | None = None) -> Reply:
+        """Ask the user, and wait for the answers."""
         return await self.asker.ask(questions, timeout_s=timeout_s, call=self.call_id)
 
     async def receive_message(self) -> str:

@@ -61,6 +61,7 @@ class Hints:
 
     @property
     def side_effect(self) -> SideEffect:
+        """What the hints say of a second run: nothing more (`pure`, `idempotent`), or that there may be none (`at_most_once`)."""
         if self.readonly:
             return "pure"
         return "idempotent" if self.idempotent else "at_most_once"
@@ -156,14 +157,17 @@ class Tool:
 
     @property
     def side_effect(self) -> SideEffect:
+        """What a second run would do: see `Hints.side_effect`."""
         return self.hints.side_effect
 
     @property
     def supports_background(self) -> bool:
+        """Whether a call may go on in the background."""
         return bool(self.hints.supports_background)
 
     @property
     def concurrency_class(self) -> str | None:
+        """Calls that share a class run in order (L8)."""
         return self.hints.concurrency_class
 
     @cached_property

@@ -31,17 +31,21 @@ _BROKEN = "Permission was denied: a check that guards this call failed."
 
 @frozen
 class Allow:
-    pass
+    """Let the call run."""
 
 
 @frozen
 class Deny:
+    """Refuse the call."""
+
     #: For the model to read.
     reason: str
 
 
 @frozen
 class Rewrite:
+    """Let the call run with other arguments, which are checked again."""
+
     arguments: Mapping[str, Json]
 
 

@@ -58,6 +58,7 @@ class Rule:
     reason: str = ""
 
     def matches(self, tool: str, arguments: Mapping[str, Json]) -> bool:
+        """Whether the rule applies to this call; a predicate that raises is read the cautious way."""
         if self.tool not in (tool, "*"):
             return False
         if self.when is None:
@@ -161,6 +162,7 @@ class Approvals:
     always: tuple[str, ...] = ()
 
     def granted(self, approval: Approval) -> Approvals:
+        """With one more approval."""
         if approval.always:
             return self if approval.tool in self.always else evolve(self, always=(*self.always, approval.tool))
         return evolve(self, pending=(*self.pending, approval))

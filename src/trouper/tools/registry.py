@@ -46,6 +46,7 @@ class Toolset:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of its tools, in order."""
         return tuple(each.name for each in self.tools)
 
     def __iter__(self) -> Iterator[Tool]:
@@ -58,6 +59,7 @@ class Toolset:
         return Toolset(f"{self.name}+{other.name}", (*self.tools, *other.tools))
 
     def filter(self, keep: Callable[[Tool], bool]) -> Toolset:
+        """The tools that `keep` says yes to."""
         return Toolset(self.name, tuple(each for each in self.tools if keep(each)))
 
     def only(self, *names: str) -> Toolset:
@@ -66,6 +68,7 @@ class Toolset:
         return self.filter(lambda each: each.name in names)
 
     def without(self, *names: str) -> Toolset:
+        """All but the tools named; a name that is not there is an error."""
         self._check(names)
         return self.filter(lambda each: each.name not in names)
 
@@ -169,6 +172,7 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of all tools, in order."""
         return tuple(self._tools)
 
     @property
@@ -186,6 +190,7 @@ class Registry:
         return name in self._tools
 
     def get(self, name: str) -> Tool | None:
+        """The tool of this name, if there is one."""
         found = self._tools.get(name)
         if found is None and name == TOOL_SEARCH and self.deferring:
             return search_tool()

@@ -18,7 +18,6 @@ from trouper.tools.builtin.ask import ask_user
 from trouper.tools.builtin.background import (
     TASK_TOOLS,
     cancel_task,
-    equipped,
     get_task,
     list_tasks,
     message_task,
@@ -79,7 +78,6 @@ __all__ = [
     "divide",
     "echo",
     "edit_file",
-    "equipped",
     "find_files",
     "finish",
     "finish_with",

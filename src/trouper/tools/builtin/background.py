@@ -1,8 +1,7 @@
-"""spawn_background and the task tools (B6, B7, B11-B13). They are there by themselves as soon as some tool can run in the background: see `equipped`."""
+"""spawn_background and the task tools (B6, B7, B11-B13). They are there by themselves as soon as some tool can run in the background: see `equipping`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from attrs import frozen
@@ -13,7 +12,6 @@ from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.define import tool
 from trouper.tools.errors import ToolError
-from trouper.tools.registry import Registry, ToolSource
 from trouper.tools.schema import Param
 
 LIST_MAX = 200
@@ -155,11 +153,3 @@ async def wait_task(
 
 
 TASK_TOOLS: tuple[Tool, ...] = (list_tasks, get_task, cancel_task, message_task, wait_task)
-
-
-def equipped(sources: Iterable[ToolSource]) -> Registry:
-    """A registry of these tools; and of those to spawn and look after runs, if any of them can run in the background (T13)."""
-    registry = Registry(sources)
-    if any(each.supports_background for each in registry):
-        registry.add(*(each for each in (spawn_background, *TASK_TOOLS) if each.name not in registry))
-    return registry

@@ -1,0 +1,518 @@
+"""M2, M4, M8-M10, M13, M14, L11-L14: whole turns against servers that share no code with ours: plain sockets that send what the script says, byte for byte."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+from attrs import define, field
+
+from trouper import (
+    Anthropic,
+    Deadlines,
+    Gemini,
+    Limits,
+    OpenAICompatible,
+    Retry,
+    Session,
+    TurnResult,
+    open_runtime,
+    tool,
+)
+from trouper.core.messages import Message, Text
+from trouper.journal.memory_disk import MemoryDisk
+from trouper.models import Fallback, Model, ModelRequest, Recorded, TextChunk
+
+KEY = "a-planted-key-0123456789"
+SAID = "Hé\u2028llo 漢😀"
+
+#: What is sent for one request: bytes, and seconds of silence. `None`: the server hangs up.
+Reply: TypeAlias = Sequence[bytes | float | None]
+
+
+@define
+class Seen:
+    url: str
+    bodies: list[dict[str, Any]] = field(factory=list)
+    heads: list[bytes] = field(factory=list)
+    times: list[float] = field(factory=list)
+    connections: int = 0
+    open: int = 0
+
+
+@asynccontextmanager
+async def server(*replies: Reply) -> AsyncIterator[Seen]:
+    """Answers the requests in turn, the last reply ever after."""
+
+    async def talk(stream: trio.SocketStream) -> None:
+        seen.connections += 1
+        seen.open += 1
+        try:
+            async with stream:
+                await answer(stream)
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            seen.open -= 1
+
+    async def answer(stream: trio.SocketStream) -> None:
+        got = b""
+        while True:
+            while (head := re.search(rb"\r\n\r\n", got)) is None:
+                if not (piece := await stream.receive_some()):
+                    return
+                got += piece
+            length = re.search(rb"content-length: (\d+)", got, re.I)
+            end = head.end() + int(length[1] if length else 0)
+            while len(got) < end:
+                got += await stream.receive_some()
+            seen.heads.append(got[: head.end()])
+            seen.bodies.append(json.loads(got[head.end() : end]))
+            seen.times.append(trio.current_time())
+            got = got[end:]
+            for item in replies[min(len(seen.bodies), len(replies)) - 1]:
+                if item is None:
+                    return
+                if isinstance(item, bytes):
+                    await stream.send_all(item)
+                else:
+                    with trio.move_on_after(item):
+                        if not await stream.receive_some():
+                            return
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    seen = Seen(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, talk, listeners)
+        yield seen
+        nursery.cancel_scope.cancel()
+
+
+async def all_closed(seen: Seen) -> None:
+    with trio.fail_after(5):
+        while seen.open:
+            await trio.lowlevel.checkpoint()
+
+
+def head(status: str = "200 OK", kind: str = "text/event-stream", *fields: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", *([f"Content-Type: {kind}"] if kind else []), *fields]).encode() + b"\r\n"
+
+
+def sized(body: bytes, *given: str) -> list[bytes]:
+    return [head(*given) + b"Content-Length: %d\r\n\r\n" % len(body) + body]
+
+
+def chunked(body: bytes, *given: str, size: int = 1_000_000) -> list[bytes]:
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    coded = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    return [head(*given) + b"Transfer-Encoding: chunked\r\n\r\n" + coded + b"0\r\n\r\n"]
+
+
+def events(*values: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n" for value in values)
+
+
+def refused(status: int, error: Any, *fields: str) -> list[bytes]:
+    return sized(json.dumps({"error": error}).encode(), f"{status} No", "application/json", *fields)
+
+
+def candidate(*parts: Any, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    end = {"finishReason": finish} if finish else {}
+    return {"candidates": [{"content": {"role": "model", "parts": list(parts)}, **end, **more}]}
+
+
+def choice(finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": start},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def stop(reason: str) -> list[dict[str, Any]]:
+    return [
+        {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 4}},
+        {"type": "message_stop"},
+    ]
+
+
+def gemini(seen: Seen) -> Gemini:
+    return Gemini("m", api_key=KEY, base_url=seen.url)
+
+
+def openai(seen: Seen) -> OpenAICompatible:
+    return OpenAICompatible("m", api_key=KEY, base_url=seen.url + "/v1")
+
+
+def anthropic(seen: Seen) -> Anthropic:
+    return Anthropic("m", api_key=KEY, base_url=seen.url)
+
+
+looked: list[str] = []
+
+
+@tool
+async def look(at: str) -> dict[str, str]:
+    """Look at something."""
+    looked.append(at)
+    return {"seen": at}
+
+
+@asynccontextmanager
+async def session(model: Any, **limits: Any) -> AsyncIterator[Session]:
+    looked.clear()
+    settings = Limits(retry=Retry(first_delay_s=0.0), **limits)
+    async with open_runtime(
+        "/state", model=model, tools=[look], limits=settings, durability="memory", disk=MemoryDisk()
+    ) as runtime:
+        yield await runtime.session("s")
+
+
+async def asked(make: Callable[[Seen], Any], *replies: Reply, **limits: Any) -> tuple[TurnResult, Seen]:
+    async with server(*replies) as seen, session(make(seen), **limits) as talk:
+        return await talk.ask("hi"), seen
+
+
+G_SAID = events(candidate({"text": "Hé\u2028llo "}), candidate({"text": "漢😀"}, finish="STOP"))
+O_SAID = events(choice(content="Hé\u2028llo "), choice("stop", content="漢😀")) + b"data: [DONE]\n\n"
+A_SAID = events(
+    *block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "Hé\u2028llo 漢😀"}), *stop("end_turn")
+)
+CLIENTS = [(gemini, G_SAID), (openai, O_SAID), (anthropic, A_SAID)]
+
+WAYS: dict[str, Callable[[bytes], Reply]] = {
+    "in chunks": chunked,
+    "a byte a chunk": lambda body: chunked(body, size=1),
+    "chunks with extensions and trailers": lambda body: [
+        head() + b"transfer-encoding: Chunked\r\n\r\n%x;a=b\r\n%s\r\n0\r\nx-t: 1\r\n\r\n" % (len(body), body)
+    ],
+    "with a length": sized,
+    "to the end of the connection": lambda body: [head() + b"\r\n" + body, None],
+    "HTTP/1.0": lambda body: [b"HTTP/1.0 200\r\nContent-Type: text/event-stream\r\n\r\n" + body, None],
+    "compressed": lambda body: chunked(
+        gzip.compress(body), "200 OK", "text/event-stream", "Content-Encoding: gzip", size=9
+    ),
+    "after hints": lambda body: [
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n",
+        *chunked(body),
+    ],
+    "CRLF": lambda body: chunked(body.replace(b"\n", b"\r\n")),
+    "CR": lambda body: chunked(body.replace(b"\n", b"\r")),
+    "with a BOM": lambda body: chunked(b"\xef\xbb\xbf" + body),
+    "comments and fields": lambda body: chunked(b": hi\n\nid: 3\nretry: 10\nnew: x\n" + body),
+    "no blank after the colon": lambda body: chunked(body.replace(b"data: ", b"data:")),
+    "no last blank line": lambda body: chunked(body[:-1]),
+    "another case": lambda body: chunked(body, "200 OK", "Text/Event-Stream; Charset=UTF-8"),
+    "no type": lambda body: chunked(body, "200 OK", ""),
+    "called text": lambda body: chunked(body, "200 OK", "text/plain"),
+    "called JSON": lambda body: chunked(b"\n" + body, "200 OK", "application/json"),
+}
+
+
+@pytest.mark.parametrize(("make", "body"), CLIENTS)
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_reply_is_the_same_however_it_is_sent(way: str, make: Callable[[Seen], Any], body: bytes) -> None:
+    """M2: HTTP/1.1 and 1.0, chunks, lengths, compression, and events under all their names."""
+    result, seen = await asked(make, WAYS[way](body))
+    assert (result.text, result.stop_reason, result.error) == (SAID, "end_turn", None)
+    assert len(seen.bodies) == 1
+
+
+@pytest.mark.parametrize("kind", ["application/json", "", "text/event-stream"])
+async def test_a_whole_reply_where_a_stream_was_asked_for(kind: str) -> None:
+    """M2: from gateways that cannot stream, whatever they call it."""
+    pieces = [candidate({"text": "Hé\u2028llo "}), candidate({"text": "漢😀"}, finish="STOP")]
+    for value in (pieces, candidate({"text": SAID}, finish="STOP")):
+        result, _ = await asked(gemini, sized(json.dumps(value, indent=2).encode(), "200 OK", kind))
+        assert (result.text, result.stop_reason) == (SAID, "end_turn")
+
+
+async def test_cut_in_two_at_any_byte() -> None:
+    """M2: in the head, in a chunk's size, in a line end, within a character."""
+    body = b"\xef\xbb\xbf: hm\r\n\r\n" + G_SAID.replace(b"\n", b"\r\n")
+    [wire] = chunked(body, size=40)
+    halves = [[wire[:at], 0.001, wire[at:]] for at in range(1, len(wire))]
+    async with server(*halves) as seen, gemini(seen) as model:
+        for _ in halves:
+            async with model.stream(ModelRequest((Message("user", (Text("hi"),)),))) as chunks:
+                assert "".join([chunk.text async for chunk in chunks if isinstance(chunk, TextChunk)]) == SAID
+        assert seen.connections == 1
+
+
+GOOGLE_RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7.5s"}
+
+
+@pytest.mark.parametrize(
+    ("make", "body", "refusal", "wait_s"),
+    [
+        (gemini, G_SAID, refused(429, {"status": "RESOURCE_EXHAUSTED", "details": [GOOGLE_RETRY]}), 7.5),
+        (gemini, G_SAID, refused(503, {"status": "UNAVAILABLE", "message": "busy"}), 0),
+        (gemini, G_SAID, sized(b"<html>bad gateway</html>", "502 Bad Gateway", "text/html", "Retry-After: 3"), 3),
+        (gemini, G_SAID, refused(400, {"message": "the number of function response parts is not equal"}), 0),
+        (gemini, G_SAID, refused(400, {"message": "Function call is missing a thought_signature"}), 0),
+        (gemini, G_SAID, chunked(events({"error": {"code": 503, "status": "UNAVAILABLE"}})), 0),
+        (gemini, G_SAID, chunked(events(candidate(finish="MALFORMED_FUNCTION_CALL"))), 0),
+        (openai, O_SAID, refused(429, {"type": "requests", "message": "slow"}, "Retry-After-Ms: 2500"), 2.5),
+        (openai, O_SAID, refused(529, {"message": "overloaded"}), 0),
+        (openai, O_SAID, chunked(events({"error": {"message": "overloaded", "code": 503}})), 0),
+        (anthropic, A_SAID, refused(529, {"type": "overloaded_error", "message": "Overloaded"}), 0),
+        (anthropic, A_SAID, chunked(events({"type": "error", "error": {"type": "overloaded_error"}})), 0),
+        (anthropic, A_SAID, sized(b"", "500 No", ""), 0),
+    ],
+)
+async def test_what_passes_is_tried_again_on_the_same_connection(
+    autojump_clock: trio.testing.MockClock, make: Callable[[Seen], Any], body: bytes, refusal: Reply, wait_s: float
+) -> None:
+    """L11, M9, M10, M14: after the time that the provider asks for."""
+    result, seen = await asked(make, refusal, chunked(body))
+    assert (result.text, result.error) == (SAID, None)
+    assert (len(seen.bodies), seen.connections) == (2, 1)
+    assert seen.times[1] - seen.times[0] == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize("make", [gemini, openai, anthropic])
+@pytest.mark.parametrize(
+    ("status", "kind", "requests"),
+    [
+        *[(401, "auth", 1), (403, "auth", 1), (404, "bad_request", 1), (413, "context_overflow", 1)],
+        *[(400, "bad_request", 1), (500, "server", 4), (503, "server", 4), (429, "rate_limit", 4)],
+    ],
+)
+@pytest.mark.parametrize("body", [b'{"error": {"message": "No."}}', b"<html>No.</html>", b""])
+async def test_refusals_by_name(
+    make: Callable[[Seen], Any], status: int, kind: str, requests: int, body: bytes
+) -> None:
+    """M1, L11: whatever the body says, or does not."""
+    result, seen = await asked(make, sized(body, f"{status} No", ""))
+    assert result.error is not None
+    assert (result.stop_reason, result.error.kind, len(seen.bodies)) == ("error", kind, requests)
+    assert seen.connections == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("make", [gemini, openai, anthropic])
+async def test_a_redirect_is_not_followed(make: Callable[[Seen], Any], status: int) -> None:
+    """M3: the key is for the host that it was given for."""
+    async with server(chunked(G_SAID)) as elsewhere:
+        result, seen = await asked(make, sized(KEY.encode(), f"{status} Moved", "", f"Location: {elsewhere.url}/{KEY}"))
+    assert elsewhere.connections == 0
+    assert result.error is not None
+    assert "redirect" in result.error.message
+    assert KEY not in repr(result)
+    assert KEY.encode() in seen.heads[0]
+
+
+CUT: list[tuple[Callable[[Seen], Any], bytes]] = [
+    (gemini, events(candidate({"text": "half "}))),
+    (openai, events(choice(content="half "))),
+    (anthropic, events(*block(0, {"type": "text", "text": "half "})[:1])),
+]
+
+
+@pytest.mark.parametrize(("make", "body"), CUT)
+@pytest.mark.parametrize("ending", [b"0\r\n\r\n", None, 1000.0])
+async def test_cut_off_after_progress(
+    autojump_clock: trio.testing.MockClock, make: Callable[[Seen], Any], body: bytes, ending: bytes | float | None
+) -> None:
+    """L12-L14: without an end marker, hung up on, or silent; what was seen stays, and nothing is sent twice."""
+    begun = head() + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(body), body)
+    async with server([begun, ending], chunked(body)) as seen, session(make(seen)) as talk:
+        result = await talk.ask("hi")
+        assert (result.text, result.error and result.error.kind) == ("half ", "network")
+        assert [(message.text, message.kind) for message in talk.history[1:]] == [("half ", "cut_short")]
+        assert len(seen.bodies) == 1
+
+
+@pytest.mark.parametrize(("make", "body"), CLIENTS)
+@pytest.mark.parametrize("begun", [b"", b": still here\n\n" * 3, b"data: {"])
+@pytest.mark.parametrize("ending", [None, 1000.0])
+async def test_cut_off_before_progress(
+    autojump_clock: trio.testing.MockClock,
+    make: Callable[[Seen], Any],
+    body: bytes,
+    begun: bytes,
+    ending: float | None,
+) -> None:
+    """L12, L13: comments are no speech; another connection gets the whole reply."""
+    result, seen = await asked(make, [head() + b"\r\n" + begun, ending], [ending], chunked(body))
+    assert (result.text, len(seen.bodies), seen.connections) == (SAID, 3, 3)
+
+
+async def test_a_reply_that_is_over_need_not_be_ended(autojump_clock: trio.testing.MockClock) -> None:
+    """L14: the provider said how it ended; the rest of the connection is not worth a wait, nor a fault."""
+    for last in (1000.0, None):
+        begun = head() + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(G_SAID), G_SAID)
+        result, _ = await asked(gemini, [begun, last], deadlines=Deadlines(idle_s=10))
+        assert (result.text, result.stop_reason) == (SAID, "end_turn")
+
+
+@pytest.mark.parametrize(("make", "body"), CUT)
+async def test_an_interrupt_closes_the_connection(make: Callable[[Seen], Any], body: bytes) -> None:
+    """M2, L15."""
+    begun = head() + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(body), body)
+    async with server([begun, 1000.0]) as seen, session(make(seen)) as talk:
+        async with talk.turn("hi") as turn:
+            async for event in turn:
+                if "half" in repr(event):
+                    assert seen.open == 1
+                    await talk.interrupt()
+        assert turn.result.stop_reason == "interrupt"
+        await all_closed(seen)
+
+
+def fragment(**given: Any) -> dict[str, Any]:
+    function = {key: given.pop(key) for key in ("name", "arguments") if key in given}
+    return {**given, "function": function}
+
+
+def calls(*fragments: dict[str, Any]) -> list[dict[str, Any]]:
+    return [choice(tool_calls=[each]) for each in fragments]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "ids"),
+    [
+        (calls(fragment(index=0, id="a", name="look", arguments=""), *(fragment(index=0, arguments=c) for c in '{"at":"p"}')), ["a"]),
+        (calls(fragment(index=0, id="a", name="look"), fragment(index=1, id="b", name="look"), fragment(index=1, arguments='{"at":'), fragment(index=0, arguments='{"at":"p"}'), fragment(index=1, arguments='"q"}')), ["a", "b"]),
+        (calls(fragment(index=0, name="look", arguments='{"at":"p"}'), fragment(index=1, name="look", arguments='{"at":"q"}')), None),
+        (calls(fragment(index=0, name="look", arguments='{"at":"p"}'), fragment(index=0, name="look", arguments='{"at":"q"}')), None),
+        (calls(fragment(index=0, name="look", arguments='{"at":'), fragment(index=0, name="look", arguments='"p"}'), fragment(index=0, name="look", arguments="")), None),
+        (calls(fragment(name="look", arguments='{"at":"p"}'), fragment(name="look", arguments='{"at":"q"}')), None),
+        (calls(fragment(index=0, id="a", name="look", arguments='{"at":"p"}'), fragment(index=0, id="b", name="look", arguments='{"at":"q"}')), ["a", "b"]),
+        (calls(fragment(index=0, id="a", name="look", arguments='{"at"'), fragment(index=0, id="", arguments=':"p"}')), ["a"]),
+        (calls(fragment(index=0, id="a", name="look", arguments='{"at":"p"}'), fragment(index=1, id="a", name="look", arguments='{"at":"q"}')), None),
+        (calls(fragment(index=0, name="look", arguments={"at": "p"}), fragment(index=0, name="look", arguments={"at": "q"})), None),
+    ],
+    ids=["split", "interleaved", "no ids", "no ids, one index", "name repeated", "no ids, no index", "one index", "empty id", "one id", "objects"],
+)  # fmt: skip
+async def test_fragments_of_calls_find_together(deltas: list[Any], ids: list[str] | None) -> None:
+    """M13: by index, by id, or by what they say; missing ids are made, and answers go to their calls."""
+    wanted = ["p", "q"] if '"q' in repr(deltas) or "'q'" in repr(deltas) else ["p"]
+    result, seen = await asked(openai, chunked(events(*deltas, choice("tool_calls"))), chunked(O_SAID))
+    assert result.text == SAID
+    assert sorted(looked) == wanted
+    [said, *answers] = seen.bodies[1]["messages"][-1 - len(wanted) :]
+    sent = [call["id"] for call in said["tool_calls"]]
+    assert len(set(sent)) == len(wanted)
+    assert ids in (None, sent)
+    assert [json.loads(call["function"]["arguments"]) for call in said["tool_calls"]] == [{"at": at} for at in wanted]
+    assert [(answer["tool_call_id"], json.loads(answer["content"])) for answer in answers] == [
+        (each, {"seen": at}) for each, at in zip(sent, wanted, strict=True)
+    ]
+
+
+async def test_what_gemini_signed_goes_back_as_it_came() -> None:
+    """M4, M8, I7: signatures, ids, fields and parts of tomorrow, each at its place; answers of a step in one content."""
+    parts = [
+        {"text": "hm", "thought": True},
+        {"text": "I look.", "thoughtSignature": "QUJD+/8="},
+        {"hologram": {"z": [1]}},
+        {"functionCall": {"id": "f1", "name": "look", "args": {"at": "p"}, "new": 1}, "thoughtSignature": "U0lH", "n": {}},
+        {"functionCall": {"id": "f2", "name": "look", "args": {"at": "q"}}},
+        {"text": "", "thoughtSignature": "TEFTVA=="},
+    ]  # fmt: skip
+    stream = [candidate(part) for part in parts] + [candidate(finish="STOP")]
+    result, seen = await asked(gemini, chunked(events(*stream)), chunked(G_SAID))
+    assert result.text == SAID
+    said, answers = seen.bodies[1]["contents"][1:]
+    assert said == {"role": "model", "parts": parts}
+    assert answers == {
+        "role": "user",
+        "parts": [
+            {"functionResponse": {"id": each, "name": "look", "response": {"output": {"seen": at}}}}
+            for each, at in (("f1", "p"), ("f2", "q"))
+        ],
+    }
+
+
+async def test_of_several_candidates_the_first_counts() -> None:
+    """M4: they may share an event, or have one each."""
+    other = {"index": 1, "content": {"parts": [{"text": "other"}]}, "finishReason": "SAFETY"}
+    mine = candidate({"text": SAID}, finish="STOP", index=0)["candidates"][0]
+    for stream in ([{"candidates": [other]}, {"candidates": [mine]}], [{"candidates": [other, mine]}]):
+        result, _ = await asked(gemini, chunked(events(*stream)))
+        assert (result.text, result.stop_reason) == (SAID, "end_turn")
+
+
+async def test_anthropics_blocks_go_back_as_they_came() -> None:
+    """M14: signed and redacted thinking, parallel calls, an error as such, blocks of tomorrow."""
+    stream = [
+        *block(0, {"type": "thinking", "thinking": "", "signature": ""}, {"type": "thinking_delta", "thinking": "hm"}, {"type": "signature_delta", "signature": "SIG+/="}),
+        *block(1, {"type": "redacted_thinking", "data": "RED=="}),
+        *block(2, {"type": "hologram", "data": "zz"}),
+        *block(3, {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}, *({"type": "input_json_delta", "partial_json": c} for c in '{"at": "p"}')),
+        *block(4, {"type": "tool_use", "id": "toolu_2", "name": "look", "input": {}}),
+        *stop("tool_use"),
+    ]  # fmt: skip
+    result, seen = await asked(anthropic, chunked(events(*stream)), chunked(A_SAID))
+    assert result.text == SAID
+    said, answers = seen.bodies[1]["messages"][1:]
+    assert said["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": "SIG+/="},
+        {"type": "redacted_thinking", "data": "RED=="},
+        {"type": "hologram", "data": "zz"},
+        {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "p"}},
+        {"type": "tool_use", "id": "toolu_2", "name": "look", "input": {}},
+    ]
+    assert [(each["tool_use_id"], each.get("is_error")) for each in answers["content"]] == [
+        ("toolu_1", None),
+        ("toolu_2", True),
+    ]
+
+
+async def test_a_pause_is_gone_on_from() -> None:
+    """M14: what was said so far goes back, and the model goes on."""
+    search = [{"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"q": "x"}}]
+    search.append({"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"encrypted_content": "EE"}]})
+    paused = [*block(0, search[0]), *block(1, search[1]), *stop("pause_turn")]
+    result, seen = await asked(anthropic, chunked(events(*paused)), chunked(A_SAID))
+    assert (result.text, result.stop_reason) == (SAID, "end_turn")
+    assert seen.bodies[1]["messages"][1:] == [{"role": "assistant", "content": search}]
+
+
+@pytest.mark.parametrize("wrapped", ["alone", "fallback", "recorded"])
+async def test_a_runtime_leaves_no_connection_behind(wrapped: str, tmp_path: Any) -> None:
+    """M2, M5, M6: those of a model within another included."""
+    async with server(refused(503, {"status": "UNAVAILABLE"}), chunked(G_SAID)) as seen:
+        model: Model = gemini(seen)
+        if wrapped == "fallback":
+            model = Fallback(model, gemini(seen))
+        elif wrapped == "recorded":
+            model = Recorded(model, tmp_path / "cassette")
+        async with session(model) as talk:
+            assert (await talk.ask("hi")).text == SAID
+            assert seen.open == (2 if wrapped == "fallback" else 1)
+        await all_closed(seen)
+
+
+async def test_recorded_and_fallen_back_conversations_go_on_after_a_restart(tmp_path: Any) -> None:
+    """M5, M6: the second runtime's recordings follow the first's, and the whole is played without a network."""
+    from trouper.models import Cassette
+
+    quick = Limits(retry=Retry(first_delay_s=0.0))
+    async with server(refused(503, {"status": "UNAVAILABLE"}), chunked(G_SAID)) as seen:
+        texts = []
+        for number in range(3):
+            model = Recorded(Fallback(gemini(seen), gemini(seen)), tmp_path / "cassette")
+            async with open_runtime(tmp_path / "live", model=model, limits=quick, durability="write") as runtime:
+                talk = await runtime.session("s")
+                texts.append((await talk.ask(f"question {number}")).text)
+                assert len(talk.history) == 2 * number + 2
+    assert texts == [SAID] * 3
+    assert KEY not in (tmp_path / "cassette").read_text()
+    player = Cassette(tmp_path / "cassette")
+    for number in range(3):
+        async with open_runtime(tmp_path / "played", model=player, limits=quick, durability="write") as runtime:
+            talk = await runtime.session("s")
+            assert (await talk.ask(f"question {number}")).text == SAID
+    assert player.left == 0
