@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trouper.tools import ToolResult, shape_output
-from trouper.tools.output import clean_text, cut_text
+from trouper.tools import ToolResult, shape_output, terminal_text
+from trouper.tools.output import cut_text
+from trouper.tools.terminal_text import clean_text
 
 pieces = st.sampled_from(
     [
@@ -70,3 +72,14 @@ def test_cut_text_holds_its_limit_and_begins_and_ends_as_the_text_does(text: str
 def test_cleaning_is_idempotent(text: str) -> None:
     once = clean_text(text)
     assert clean_text(once) == once
+
+
+@settings(max_examples=300, deadline=None)
+@given(noise, st.integers(1, 40))
+def test_cleaning_in_slices_is_cleaning_the_whole(text: str, size: int) -> None:
+    """An escape, or a line that is written over, may lie across any number of slices."""
+    whole = clean_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(terminal_text, "SLICE_CHARS", size)
+        assert clean_text(text) == whole
+        assert "".join(terminal_text.slices(text)) == text == "".join(terminal_text.slices_at_lines(text))

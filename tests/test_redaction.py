@@ -6,35 +6,144 @@ import base64
 import json
 import logging
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
+import trio
 
-from trouper import Scripted, ToolContext, ToolError, open_runtime, tool
+from trouper import Scripted, ToolContext, ToolError, open_runtime, redaction, tool
 from trouper.actors import session as session_actor
 from trouper.models.scripted import call, reply
 from trouper.redaction import Redactor
 from trouper.testing import check_invariants
 
 SECRET = 'hunter2-"quoted"-\u00e9-secret'
+JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
+PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nb+/c=\n-----END RSA PRIVATE KEY-----"
 LOOKS_LIKE = (
     "AIza" + "x" * 35,
     "sk-ant-" + "a1B2" * 8,
-    "ghp_" + "Z" * 36,
+    "sk-proj-" + "a1_-" * 12,
+    "sk_live_" + "a1B2" * 6,
+    *(f"gh{kind}_" + "Z" * 36 for kind in "pousr"),
+    "github_pat_" + "11ABCDE_" * 8,
+    "glpat-" + "a1B2" * 5,
+    "xoxb-123456789012-abcdefghijkl",
+    "xapp-1-A0123456789-abcdef",
+    "hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
     "AKIA" + "Q7" * 8,
-    "-----BEGIN RSA PRIVATE KEY-----\\nMIIE\\n-----END RSA PRIVATE KEY-----",
+    "ASIA" + "Q7" * 8,
+    "ya29." + "a0Af_" * 8,
+    "GOCSPX-" + "a1B2" * 7,
+    "hf_" + "aB" * 17,
+    JWT,
+    # Unsigned, and encrypted: five parts, of which the second may be empty.
+    ".".join(JWT.split(".")[:2]) + ".",
+    JWT.split(".")[0] + "..48V1_ALb6US04U3b.5eym8TW_c8SuK0ltJ3rpYI.XFBoMYUZodetZdvTiFvSkQ",
+    PRIVATE_KEY,
+    PRIVATE_KEY.replace("RSA ", ""),
+    PRIVATE_KEY.replace("RSA", "EC"),
+    PRIVATE_KEY.replace("RSA", "OPENSSH"),
+    PRIVATE_KEY.replace("-----\nMII", "-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0123\n\nMII"),
+)
+#: What announces a secret stays, so that one can see what was there.
+ANNOUNCED = (
+    ("Authorization: Bearer ", "abcdefgh", ""),
+    ("authorization: Basic ", "dXNlcjpwYXNz", ""),
+    ('{"Authorization": "token ', "0123456789abcdef", '"}'),
+    ("curl -H 'bearer ", "0a1b2c3d4e5f6a7b8c", "' x"),
+    ("X-Goog-Api-Key: ", "abcdef0123456789", ""),
+    ("OPENAI_API_KEY=", "abcdef0123456789", ""),
+    ("aws_secret_access_key = ", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", ""),
+    ('"SecretAccessKey": "', "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", '"'),
+    ("postgres://ada:", "p4ss!word", "@db.example:5432/x"),
+    ("see https://user:", "hunter2", "@host/path, and go on"),
 )
 
 
 @pytest.mark.parametrize("key", LOOKS_LIKE)
-def test_what_looks_like_a_key_is_cut_out(key: str) -> None:
-    cut = Redactor()(f'{{"text":"use {key} please"}}'.encode())
-    assert key.encode() not in cut
-    assert cut == b'{"text":"use [redacted] please"}'
+@pytest.mark.parametrize("before", ["use ", "", "a line\n", "tab\t", "é", "(", "key=", '"'])
+def test_what_looks_like_a_key_is_cut_out(key: str, before: str) -> None:
+    """As JSON writes it and as it is, and whatever stands before it: in JSON a line end is the letter n."""
+    redact = Redactor()
+    written = json.dumps({"text": f"{before}{key} please"})
+    assert json.loads(redact(written.encode())) == {"text": f"{before}[redacted] please"}
+    assert redact.text(f"{before}{key} please") == f"{before}[redacted] please"
+    within = json.dumps(json.dumps([f"{before}{key}"]))
+    assert json.loads(json.loads(redact(within.encode()))) == [f"{before}[redacted]"]
 
 
-def test_innocent_text_is_handed_back_as_it_is() -> None:
-    data = b'{"text":"ask-me, sk-, AIza and task-runner are fine"}'
+@pytest.mark.parametrize(("before", "key", "after"), ANNOUNCED)
+def test_what_follows_the_name_of_a_secret_is_cut_out(before: str, key: str, after: str) -> None:
+    redact = Redactor()
+    assert redact.text(before + key + after) == f"{before}[redacted]{after}"
+    written = json.dumps({"text": before + key + after})
+    assert json.loads(redact(written.encode())) == {"text": f"{before}[redacted]{after}"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ask-me, sk-, AIza and task-runner are fine; risk-assessment-of-the-whole-thing too",
+        "the bearer representatives, and a Bearer authentication scheme",
+        "Authorization: none. The api_key: your_key_here; token counts",
+        "http://localhost:8080/a@b, https://example.com/x:y, mailto:ada@example.com, git@host:path",
+        "eyJ, eyJhbGciOiJIUzI1NiJ9 and eyJhbGciOiJIUzI1NiJ9.x",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+        "secretAccessKey is a field; my_npm_config",
+    ],
+)
+def test_innocent_text_is_handed_back_as_it_is(text: str) -> None:
+    data = json.dumps({"text": text}).encode()
     assert Redactor([SECRET])(data) is data
+    assert Redactor([SECRET]).text(text) is text
+
+
+@pytest.mark.parametrize(
+    "hostile", ["-----BEGIN PRIVATE KEY-----\nA", "a:b://", "bearer ", "eyJaaaaaaaa.", "sk-", "A: b "]
+)
+def test_a_long_hostile_text_is_looked_through(hostile: str) -> None:
+    """Security: each is a beginning over and over; quadratic patterns would not come back."""
+    text = hostile * (300_000 // len(hostile))
+    redact = Redactor([SECRET])
+    redact.text("-----BEGIN PRIVATE KEY-----" + text)
+    redact.settled(text)
+
+
+@pytest.mark.parametrize("secret", [SECRET, LOOKS_LIKE[0], JWT, PRIVATE_KEY])
+def test_a_long_text_is_looked_through_in_slices_that_halve_no_secret(
+    secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redaction, "_SLICE", 500)
+    monkeypatch.setattr(redaction, "_LONGEST", 250)
+    redact = Redactor([SECRET])
+    for shift in range(0, 500, 7):
+        text = "x " * 400 + "y" * shift + " " + secret + " " + "é " * 700
+        assert b"".join(redact.pieces(text)).decode() == text.replace(secret, "[redacted]")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [SECRET, "correct horse battery staple", LOOKS_LIKE[0], JWT, PRIVATE_KEY, "Authorization: Bearer abc123def456"],
+)
+def test_what_is_settled_never_halves_a_secret(secret: str) -> None:
+    """J8: told in two pieces at any place, each redacted by itself, nothing of the secret is left."""
+    redact = Redactor([SECRET, "correct horse battery staple"])
+    text = f"It is {secret} and that is all. "
+    for cut in range(len(text)):
+        first = text[: redact.settled(text[:cut])]
+        second = text[len(first) : redact.settled(text)]
+        told = redact.text(first) + redact.text(second)
+        assert told == redact.text(text), (first, second)
+
+
+def test_text_without_end_is_not_held_back_for_ever() -> None:
+    redact = Redactor()
+    assert redact.settled("half way") == 5 and redact.settled("half way", paused=True) == 8
+    assert redact.settled("the token is: Bearer", paused=True) == 14
+    assert redact.settled("." * 100) == 0
+    assert redact.settled("." * 20_000) == 20_000
+    assert redact.settled("-----BEGIN RSA PRIVATE KEY-----\n" + "A\n" * 20_000) > 0
 
 
 def test_a_known_value_is_cut_out_as_json_and_as_base64() -> None:
@@ -73,6 +182,17 @@ def test_json_within_text_and_keys_of_objects_are_cut_too() -> None:
 def test_a_private_key_is_cut_out_of_plain_text_over_its_lines() -> None:
     key = "-----BEGIN PRIVATE KEY-----\nMIIE\nabc\n-----END PRIVATE KEY-----"
     assert Redactor().text(f"the key:\n{key}\nand more") == "the key:\n[redacted]\nand more"
+
+
+@pytest.mark.parametrize("user", ["", "u", "us", "usr", "user"])
+def test_a_known_value_is_cut_out_of_longer_base64_and_of_urls(user: str) -> None:
+    """Basic authentication is base64 of `user:password`: the value may begin at any bit."""
+    redact = Redactor([SECRET])
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        before, after = redact.text(encode(f"{user}:{SECRET}:more".encode()).decode()).split("[redacted]")
+        # What is left on either side are the others, and at most two characters that hold some bits of the value.
+        assert len(before) <= len(user) * 4 // 3 + 4 and len(after) <= 12
+    assert SECRET not in unquote(redact.text(f"https://host/?q={quote(SECRET, safe='')}"))
 
 
 def test_short_values_are_not_looked_for_and_nothing_is_shown() -> None:
@@ -124,6 +244,56 @@ async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
     )
     assert b"hunter2" not in written
     assert LOOKS_LIKE[0].encode() not in written
+
+
+async def test_a_secret_that_comes_word_by_word_reaches_no_record(tmp_path, autojump_clock, monkeypatch) -> None:
+    """J8, I36: a model that is slow enough for notes between the words; a background run whose output does the same."""
+    phrase = "correct horse battery staple"
+    told = f"It is {phrase}, and Authorization: Bearer abc123def456ghi7, and {PRIVATE_KEY} and no more."
+
+    monkeypatch.setenv("TROUPER_API_KEY", phrase)
+
+    @tool(background=True, budget_s=0.5)
+    async def chatter(context: ToolContext) -> str:
+        """Says it piece by piece."""
+        for word in told.split(" "):
+            context.output("stdout", word + " ")
+            await trio.sleep(0.6)
+        return told
+
+    model = Scripted([reply(call("chatter")), reply(told, deltas=len(told) // 4), reply("ok")], delay_s=0.2)
+    async with open_runtime(tmp_path, model=model, tools=[chatter], durability="memory") as runtime:
+        session = await runtime.session("s")
+        await session.ask("tell me")
+        await trio.sleep(60)
+        assert [task.state.value for task in runtime.tasks()] == ["succeeded"]
+        records = [json.dumps(record.payload.decode()) for record in runtime._log.records()]
+    assert sum("TaskOutputWritten" in record for record in records) > 3
+    assert sum("NoteProgress" in record for record in records) > 3
+    artifacts = [path.read_text() for path in (tmp_path / "files").rglob("*") if path.is_file()]
+    assert len(artifacts) == 2
+    for part in ("correct horse", "battery staple", "abc123def456", "MIIEpAIB", "b+/c="):
+        assert not [each for each in (*records, *artifacts) if part in each], part
+
+
+async def test_a_secret_at_the_cut_of_a_long_result_leaves_no_half(tmp_path) -> None:
+    """J8, T9: what is known to be secret is taken out before the rest is cut."""
+    secret = "Zq" * 100
+
+    @tool(needs=("secrets",))
+    async def betray(before: int, after: int, context: ToolContext) -> str:
+        """Says it where the cut is."""
+        await context.secrets.set("token", secret)
+        return "x" * before + secret + "y" * 100_000 + secret + "z" * after
+
+    calls = [call("betray", before=26_100 - 20 * n, after=39_250 - 20 * n) for n in range(10)]
+    model = Scripted([reply(*calls), reply("done")])
+    async with open_runtime(tmp_path, model=model, tools=[betray], durability="write") as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "done"
+    written = b"".join(
+        path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "secrets" not in path.parts
+    )
+    assert b"ZqZqZq" not in written
 
 
 async def test_what_an_earlier_process_stored_is_cut_out_before_anybody_uses_it(tmp_path: Path) -> None:

@@ -337,16 +337,20 @@ class Runtime(Overview):
         await trio.lowlevel.checkpoint()
         return work()
 
-    async def keep_output(self, session: str, path: str, text: str) -> bool:
+    async def keep_output(self, session: str, path: str, text: str) -> str | None:
         files = self.files_of(session)
         if files is None:
-            return False
+            return "the session has no files"
         try:
-            await self.in_thread(lambda: files.write(path, self.redact.text(text).encode("utf-8", "replace")))
-        except (ToolError, TrouperError, OSError) as error:
+            # Not abandoned on cancel: it is whole, or not there.
+            await self.in_thread(lambda: files.write_pieces(path, self.redact.pieces(text)))
+        except ToolError as error:
             logger.warning("session %s: an output was not kept: %s", session, error)
-            return False
-        return True
+            return str(error)
+        except (TrouperError, OSError) as error:
+            logger.warning("session %s: an output was not kept: %s", session, error)
+            return "it could not be written"
+        return None
 
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
         """The answer to what a task waited for is on record."""

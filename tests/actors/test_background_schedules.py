@@ -9,7 +9,7 @@ import pytest
 import trio
 from background_stage import Probe, events_of, until, until_quiet
 
-from trouper import Limits, ToolError, open_runtime
+from trouper import CommandRejected, Limits, open_runtime
 from trouper.core.schedule import ScheduleState
 from trouper.core.task_record import TaskState
 from trouper.journal import JournalFailed
@@ -59,7 +59,7 @@ async def test_a_message_comes_at_its_time_and_once(open_checked: Any, autojump_
     assert len(model.requests) == 1 and "> the tea is ready" in model.requests[0].messages[-1].text
 
 
-async def test_bad_input_is_a_clear_tool_error(open_checked: Any, autojump_clock: Any) -> None:
+async def test_bad_input_is_a_clear_error_of_the_hosts_tree(open_checked: Any, autojump_clock: Any) -> None:
     """B18: exactly one of the two, a time to come, an expression and a zone that exist, at most 5 active, 60 s apart."""
     async with open_checked(noted(), tools=[Probe().slow()], limits=Limits(schedule_interval_s=300.0)) as runtime:
         session = await runtime.session("a")
@@ -78,11 +78,11 @@ async def test_bad_input_is_a_clear_tool_error(open_checked: Any, autojump_clock
             ({"cron": "0 * * * *", "tool": "slow", "arguments": {"seconds": []}}, "seconds"),
             ({"cron": "0 * * * *", "message": "x", "missed": "never"}, "'skip', 'once' or 'all'"),
         ]:
-            with pytest.raises(ToolError, match=told):
+            with pytest.raises(CommandRejected, match=told):
                 await session.create_schedule(title="bad", **options)
         for number in range(5):
             await session.create_schedule(title=f"good {number}", cron="0 * * * *", message="x")
-        with pytest.raises(ToolError, match="already has 5 active schedules"):
+        with pytest.raises(CommandRejected, match="already has 5 active schedules"):
             await session.create_schedule(title="one more", cron="0 * * * *", message="x")
         for each in session.schedules():
             await session.cancel_schedule(each.id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from background_stage import Probe
 
-from trouper import CommandRejected, Runtime, Session, ToolError, UsageError
+from trouper import CommandRejected, Runtime, Session, UsageError
 from trouper.actors.triggers import Every, OnChange
 from trouper.core.cron import Cron, OneShot
 from trouper.core.task_record import TaskState
@@ -40,7 +40,7 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     ),
     "a time past all calendars": (
         lambda r, s, t: s.create_schedule(title="t", at="9999-12-31T23:59:59-23:59", message="m"),
-        ToolError,
+        CommandRejected,
         "before the year 9999",
     ),
     "a tool itself": (lambda r, s, t: s.spawn(act), UsageError, "or its name"),  # type: ignore[arg-type]

@@ -497,3 +497,80 @@ async def test_a_step_has_exactly_one_settling(autojump_clock, open_checked, jou
     assert [outcome for _, outcome, _ in answers(model.requests[1])] == ["ok", "error", "error"]
     assert {ended.outcome for ended in recorded(journal, CallEnded)} == {Outcome.OK, Outcome.ERROR}
     assert len(recorded(journal, TurnEnded)) == 1
+
+
+class GaveUp(BaseException):
+    """What a library may raise that means to end the whole process."""
+
+
+class NoText:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GaveUp("secret"),
+        SystemExit("secret"),
+        BaseExceptionGroup("secret", [GaveUp("secret"), ValueError("secret")]),
+        ExceptionGroup("secret", [ToolError("one"), ToolError("two")]),
+        ToolError(NoText()),  # type: ignore[arg-type]
+        StopIteration("secret"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_a_tool_raises_ends_its_own_call_only(autojump_clock, open_checked, journal, error):
+    """L20, I23: neither the session nor the runtime goes down with it, and the model reads nothing of it."""
+
+    @tool
+    async def gives_up() -> str:
+        """Gives up."""
+        raise error
+
+    model = Scripted([reply(call("gives_up"), call("look", n=1)), reply("Well.")])
+    async with open_checked(model, tools=[gives_up, look]) as runtime:
+        assert (await (await runtime.session("s")).ask("try")).text == "Well."
+    assert answers(model.requests[1]) == [("gives_up", "error", INTERNAL), ("look", "ok", {"n": 1})]
+    assert any(ended.internal for ended in recorded(journal, CallEnded))
+
+
+@pytest.mark.parametrize("stop", ["timeout", "interrupt"])
+async def test_a_tool_that_fails_while_it_is_stopped_is_stopped_all_the_same(
+    autojump_clock, open_checked, journal, stop
+):
+    """L20, I1: its nursery hands on the cancellation together with what it raised on its way out."""
+
+    @tool(timeout_s=5.0 if stop == "timeout" else 0)
+    async def stubborn() -> str:
+        """Cannot even stop without a mistake."""
+
+        async def child() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ValueError("on the way out")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+            await trio.sleep_forever()
+        raise AssertionError
+
+    model = Scripted([reply(call("stubborn")), reply("Well.")])
+    async with open_checked(model, tools=[stubborn]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("try") as turn, trio.open_nursery() as nursery:
+            if stop == "interrupt":
+
+                async def interrupt() -> None:
+                    await trio.sleep(1)
+                    await session.interrupt()
+
+                nursery.start_soon(interrupt)
+            async for _ in turn:
+                pass
+        assert turn.result.stop_reason == ("end_turn" if stop == "timeout" else "interrupt")
+    (ended,) = recorded(journal, CallEnded)
+    assert ended.outcome is (Outcome.TIMEOUT if stop == "timeout" else Outcome.CANCELLED)
+    if stop == "timeout":
+        assert "on the way out" in ended.internal

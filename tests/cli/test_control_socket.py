@@ -65,6 +65,53 @@ def test_messages_schedules_and_memory_reach_the_owner(trouper, owner: tuple[AtT
     assert f"process {terminal.pid} has the root open and answers" in trouper("doctor", "--root", root).out
 
 
+def test_a_call_is_approved_or_denied_from_outside(trouper, owner: tuple[AtTerminal, Path]) -> None:
+    """T4: from another process, for the one call with its arguments, once; what was asked and who answered is journaled."""
+    terminal, root = owner
+    assert trouper("approvals", "--json", "--root", root).out == ""
+    terminal.line("run sell what=cow")
+    terminal.wait_for("? Sell: cow: /approve")
+    (row,) = map(json.loads, trouper("approvals", "--json", "--root", root).out.splitlines())
+    assert (row["session"], row["tool"], row["arguments"]) == ("main", "sell", {"what": "cow"})
+    cow = row["call"]
+    assert cow in (shown := trouper("approvals", "ls", "--root", root).out) and '{"what":"cow"}' in shown
+    done = trouper("approvals", "approve", cow, "--root", root)
+    assert (done.code, done.out) == (0, f"approved: {cow} of main\n")
+    terminal.wait_for("sold cow")
+    again = trouper("approvals", "approve", cow, "--root", root)
+    assert again.code == 2 and f"no call {cow!r} waits" in again.err
+    late = ask_owner(root, {"do": "approve", "session": "main", "id": cow})
+    assert late is not None and late["ok"] is False and late["exit_code"] == 2
+    terminal.line("run sell what=barn")
+    terminal.wait_for("? Sell: barn: /approve")
+    (row,) = map(json.loads, trouper("approvals", "--json", "--root", root).out.splitlines())
+    denied = trouper("approvals", "deny", row["call"], "--reason", "We need it.", "--session", "main", "--root", root)
+    assert denied.code == 0
+    terminal.wait_for("We need it.")
+    assert trouper("approvals", "--json", "--root", root).out == ""
+    assert '"by":"command line"' in trouper("journal", "show", root, "--json").out
+
+
+def test_a_run_for_scripts_waits_for_an_approval_if_told_to(
+    trouper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T4: nobody to ask denies; `--ask` says that there is somebody."""
+    root = tmp_path / "state"
+    unasked = trouper("run", "run sell with what=a pig", "--root", root, "--tools", TOOLS, "--session", "a")
+    assert unasked.code == 0 and "sold" not in unasked.out
+    asked = ("run", "run sell with what=a hen", "--ask", "--root", str(root), "--tools", TOOLS, "--session", "b")
+    with AtTerminal(*asked) as terminal:
+        terminal.wait_for("call_1_1_0 of session b waits for an approval")
+        assert trouper("approvals", "approve", "call_1_1_0", "--always", "--root", root).code == 0
+        terminal.wait_for("sold")
+        assert terminal.wait_end() == 0
+
+
+def test_an_approval_needs_somebody_who_waits_for_it(trouper, root: Path) -> None:
+    refused = trouper("approvals", "approve", "call_1_1_0", "--root", root)
+    assert refused.code == 2 and "no call 'call_1_1_0' waits for an approval" in refused.err
+
+
 def test_the_socket_is_the_owners_alone(owner: tuple[AtTerminal, Path]) -> None:
     """Security, sockets: 0600 in a directory of 0700; garbage and endless lines only cost the one who sends them."""
     terminal, root = owner

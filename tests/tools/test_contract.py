@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from uuid import UUID
 
 import attrs
@@ -667,3 +667,13 @@ def test_param_carries_description_and_limits() -> None:
 
 async def test_result_type_is_one_class_for_all() -> None:
     assert await echo.run({"message": "x"}, ToolContext()) == ToolResult({"echoed": "x", "length": 1})
+
+
+def test_an_annotation_that_is_no_type_is_named() -> None:
+    """T1."""
+
+    async def odd(x: Final[int] = 2) -> None:  # type: ignore[misc]
+        """Odd."""
+
+    with pytest.raises(ToolDefinitionError, match="an annotation of tool 'odd' is none"):
+        tool(odd)

@@ -207,3 +207,8 @@ def test_images_are_capped_in_size_and_number() -> None:
         image(PNG + b"\x00" * IMAGE_MAX)
     with pytest.raises(InvalidResult, match=f"at most {IMAGES_MAX}"):
         as_result(ToolResult("x", images=(image(PNG),) * (IMAGES_MAX + 1)), "t")
+
+
+def test_a_stray_surrogate_inside_a_value_costs_no_result() -> None:
+    """As in plain text: it comes from bytes that were decoded carelessly."""
+    assert as_result({"name\udc80": ["a\ud800b", 1]}, "t").content == {"name?": ["a?b", 1]}

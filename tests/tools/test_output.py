@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from trouper.tools import OUTPUT_MAX, ToolResult, shape_output
-from trouper.tools.output import clean_text, cut_text
+from trouper.tools.output import cut_text
+from trouper.tools.terminal_text import clean_text
 
 
 @pytest.mark.parametrize(

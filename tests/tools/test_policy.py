@@ -127,3 +127,41 @@ def test_always_lasts_until_it_is_revoked() -> None:
     assert approvals.used("delete", {}, at=1)[0]
     assert not approvals.used("other", {}, at=1)[0]
     assert approvals.revoked("delete") == Approvals()
+
+
+def test_a_predicate_changes_nothing_of_what_it_judges() -> None:
+    """T4, T5: what runs is what was checked; only a hook may rewrite, and its rewrite is checked again."""
+    arguments: dict[str, Any] = {"path": "a", "deep": [1]}
+
+    def meddle(given: Any) -> bool:
+        given["path"] = "/etc/passwd"
+        given["deep"].append(2)
+        return True
+
+    assert decide_policy(delete, arguments, [allow("delete", when=meddle)]) == "allow"
+    assert arguments == {"path": "a", "deep": [1]}
+
+
+async def never(arguments: Mapping[str, Any]) -> bool:
+    return False
+
+
+class Never:
+    async def __call__(self, arguments: Mapping[str, Any]) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("when", [never, Never(), "recursive"], ids=["async function", "async object", "text"])
+def test_a_predicate_that_could_not_answer_is_refused_at_once(when: Any) -> None:
+    """Security: a coroutine is true, whatever it would say; a rule with one would allow everything."""
+    with pytest.raises(ConfigError, match=r"plain function|function of the arguments"):
+        allow("delete", when=when)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_an_answer_that_has_to_be_awaited_is_none() -> None:
+    def later(arguments: Mapping[str, Any]) -> Any:
+        return never(arguments)
+
+    assert decide_policy(delete, {}, [allow("delete", when=later)]) == "deny"
+    assert decide_policy(delete, {}, [deny("delete", when=later), allow("*")]) == "deny"

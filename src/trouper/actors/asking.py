@@ -77,6 +77,7 @@ class Asking:
             on_retry=lambda attempt, fault, delay: self._host.tell(NoteRetry(turn, step_number, attempt, fault, delay)),
             has_hooks=bool(outfit.hooks),
             on_note=lambda text, thinking: self._host.tell(NoteProgress(turn, step_number, text, thinking)),
+            settled=self._host.ground.redact.settled,
         )
 
         async def finish(finished: Draft | Failed) -> Command:

@@ -20,7 +20,7 @@ def _is_from_outside(error: BaseException) -> bool:
     if isinstance(error, trio.Cancelled):
         # One that no scope around us asked for was kept by the foreign code beyond its own.
         return trio.current_effective_deadline() <= trio.current_time()
-    return not isinstance(error, Exception | SystemExit)
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def alone(error: BaseException) -> BaseException:

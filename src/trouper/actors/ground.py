@@ -81,8 +81,8 @@ class Ground(RunGround, Protocol):
     def services(self, session: str) -> Services:
         """What the tools of a session are given."""
 
-    async def keep_output(self, session: str, path: str, text: str) -> bool:
-        """Store an output that was cut for the model; whether that worked."""
+    async def keep_output(self, session: str, path: str, text: str) -> str | None:
+        """Store an output that was cut for the model; why not, in words for the model, if that did not work."""
 
     def over_budget(self) -> Fault | None:
         """Why no session of this runtime may ask a model any more, if so."""

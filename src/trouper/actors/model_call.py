@@ -57,6 +57,7 @@ class ModelCall:
         publish: Callable[[LiveEvent], None] | None = None,
         on_retry: Callable[[int, Fault, float], None] | None = None,
         on_note: Callable[[str, str], None] | None = None,
+        settled: Callable[[str], int] = len,
         has_hooks: bool = False,
     ) -> None:
         self._model = model
@@ -66,6 +67,7 @@ class ModelCall:
         self._publish = publish
         self._on_retry = on_retry
         self._on_note = on_note
+        self._settled = settled
         #: Whether `finish` asks hooks about the calls.
         self._has_hooks = has_hooks
         self.draft = Draft()
@@ -224,14 +226,16 @@ class ModelCall:
 
     def note(self) -> None:
         """Have what was said since the last note recorded, in case nothing else comes of it."""
-        # Whole words only: a key must not slip through in two halves (J8).
-        text, thinking = _whole_words(self.draft.text), _whole_words(self.draft.thinking)
-        more = len(text) > self._noted_text or len(thinking) > self._noted_thinking
+        text, thinking = self.draft.text, self.draft.thinking
+        # A secret must not slip through in two halves (J8).
+        text_end = max(self._settled(text), self._noted_text)
+        thinking_end = max(self._settled(thinking), self._noted_thinking)
+        more = text_end > self._noted_text or thinking_end > self._noted_thinking
         # That something was seen is noted even if no word of it is whole: it must never be said twice (L13).
         if self._on_note is not None and self.draft.progressed and (more or not self._noted):
             self._noted = True
-            self._on_note(text[self._noted_text :], thinking[self._noted_thinking :])
-            self._noted_text, self._noted_thinking = len(text), len(thinking)
+            self._on_note(text[self._noted_text : text_end], thinking[self._noted_thinking : thinking_end])
+            self._noted_text, self._noted_thinking = text_end, thinking_end
 
     def _silence(self, step_end: float) -> str:
         deadlines = self._limits.deadlines
@@ -242,10 +246,6 @@ class ModelCall:
         if not self.draft.progressed:
             return f"the stream was silent for {deadlines.first_event_s} s"
         return f"the stream stalled: nothing for {deadlines.idle_s} s"
-
-
-def _whole_words(text: str) -> str:
-    return text[: max(text.rfind(" "), text.rfind("\n")) + 1]
 
 
 def backoff_s(retry: Retry, attempt: int, advised_s: float | None, jitter: random.Random) -> float:

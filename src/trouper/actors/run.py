@@ -20,6 +20,9 @@ from trouper.core.live import LiveEvent
 from trouper.core.task_events import BeatTask, MessageTask, ReportTaskProgress, WriteTaskOutput
 from trouper.core.task_record import DETAIL_MAX_CHARS, LOG_MAX_CHARS, TAIL_MAX_CHARS, Output, Progress, append_output
 
+#: A word that was the last one for so many reports is taken for whole.
+_LOOKS_AT_A_PAUSE = 2
+
 
 class Run:
     """The sink of one execution, and its line to the session. Tools see it as `Sink` and `RunLine`."""
@@ -32,6 +35,7 @@ class Run:
         post: Callable[[Command], bool],
         publish: Callable[[LiveEvent], None],
         said: Callable[[], None],
+        settled: Callable[[str, bool], int],
     ) -> None:
         self.call = call
         self.task_id: TaskId | None = None
@@ -43,6 +47,9 @@ class Run:
         self._live = LiveSink(call, publish)
         #: Called whenever there is something for the record.
         self._said = said
+        self._settled = settled
+        #: Characters that wait for what they may be the beginning of, and how often they were found unchanged.
+        self._held = self._looks = 0
         self._output = Output()
         self._log: list[str] = []
         self._unsaid: list[tuple[str, str]] = []
@@ -77,10 +84,10 @@ class Run:
             self._log.append(logged)
         if was_full:
             # The log takes no more; the record's live tail is all that is left to feed.
-            self._tail = (stream, (self._tail[1] + delta)[-TAIL_MAX_CHARS:])
+            self._tail = (stream, _ending(self._tail[1] + delta))
         else:
             if len(delta) > LOG_MAX_CHARS + TAIL_MAX_CHARS:
-                delta = delta[:LOG_MAX_CHARS] + delta[-TAIL_MAX_CHARS:]
+                delta = delta[: LOG_MAX_CHARS + 1] + "\n" + _ending(delta)
             if self._unsaid and self._unsaid[-1][0] == stream:
                 delta = self._unsaid.pop()[1] + delta
             self._unsaid.append((stream, delta))
@@ -123,15 +130,29 @@ class Run:
         """Whether something was said that is not on the record."""
         return bool(self._unsaid or self._tail[1] or self._detail is not None or self._progress is not None)
 
-    def flush(self) -> None:
-        """Put what was said since the last time on the record; what finds no room waits for the next time."""
+    def flush(self, *, final: bool = False) -> None:
+        """Put what was said since the last time on the record; what finds no room waits for the next time. `final`: nothing more comes."""
         if self.task_id is None:
             return
         while self._unsaid:
             stream, delta = self._unsaid[0]
-            if not self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta, self._now())):
+            # What is said last may be half a secret; its other half is waited for (J8).
+            if not final and len(self._unsaid) == 1:
+                self._looks = self._looks + 1 if len(delta) == self._held else 0
+                end = self._settled(delta, self._looks >= _LOOKS_AT_A_PAUSE)
+            else:
+                end = len(delta)
+            self._held = len(delta) - end
+            if self._held and self._looks < _LOOKS_AT_A_PAUSE:
+                self._said()  # To be looked at again: what is not continued soon was whole.
+            if not end:
+                break
+            if not self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta[:end], self._now())):
                 return
             del self._unsaid[0]
+            if end < len(delta):
+                self._unsaid.insert(0, (stream, delta[end:]))
+                break
         stream, delta = self._tail
         if delta and self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta, self._now())):
             self._tail = ("", "")
@@ -144,3 +165,12 @@ class Run:
     def log(self) -> str:
         """All that was written, as `output.log` has it: within its cap, with a note where it was cut."""
         return "".join(self._log)
+
+
+def _ending(text: str) -> str:
+    """The last of what is too long, from where a word begins if there is one soon: half a secret would not be known as one (J8)."""
+    start = max(len(text) - TAIL_MAX_CHARS, 0)
+    if not start:
+        return text
+    breaks = [at + 1 for at in (text.find(mark, start, start + TAIL_MAX_CHARS // 2) for mark in " \n") if at >= 0]
+    return text[min(breaks, default=start) :]

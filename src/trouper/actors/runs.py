@@ -101,7 +101,7 @@ class RunHost(Protocol):
         """Until everything that the session was told so far has been decided."""
 
     @property
-    def keep(self) -> Callable[[str, str], Awaitable[bool]] | None: ...
+    def keep(self) -> Callable[[str, str], Awaitable[str | None]] | None: ...
 
 
 class Runs:
@@ -138,6 +138,7 @@ class Runs:
             output_bytes=host.limits.tool_output_bytes,
             now=host.now,
             keep=host.keep,
+            redact=host.run_ground.redact.text,
         )
         if ended is None:
             return None  # Stopped: see `after_stop`.
@@ -186,6 +187,7 @@ class Runs:
             output_bytes=host.limits.tool_output_bytes,
             now=host.now,
             keep=host.keep,
+            redact=host.run_ground.redact.text,
             background=True,
         )
         if ended is None:
@@ -306,7 +308,14 @@ class Runs:
 
     def _new(self, call: CallId) -> Run:
         host = self._host
-        return Run(call, now=host.now, post=host.post, publish=host.publish_live, said=self._reporter.said)
+        return Run(
+            call,
+            now=host.now,
+            post=host.post,
+            publish=host.publish_live,
+            said=self._reporter.said,
+            settled=host.run_ground.redact.settled,
+        )
 
     def _attach(self, run: Run, task_id: TaskId, attempt: int) -> None:
         run.attach(task_id, attempt)
@@ -316,7 +325,7 @@ class Runs:
 
     def _end(self, run: Run) -> None:
         """It says no more: what it has said is on its way to the record."""
-        run.flush()
+        run.flush(final=True)
         self._reporter.discard(run)
 
     def _forget(self, run: Run) -> None:

@@ -495,10 +495,10 @@ class SessionActor:
         return self.outfit.limits
 
     @property
-    def keep(self) -> Callable[[str, str], Awaitable[bool]] | None:
+    def keep(self) -> Callable[[str, str], Awaitable[str | None]] | None:
         return self._keep_output if self.ground.files_of(self.session) is not None else None
 
-    async def _keep_output(self, path: str, text: str) -> bool:
+    async def _keep_output(self, path: str, text: str) -> str | None:
         return await self.ground.keep_output(self.session, path, text)
 
     def now(self) -> float:

@@ -7,8 +7,10 @@ and from there, without secrets, to the log (L20).
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -20,7 +22,8 @@ from trouper.core.messages import Media, Outcome
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.errors import ConnectionRequired, ToolError
-from trouper.tools.output import Shaped, shape_output
+from trouper.tools.off_loop import off_loop
+from trouper.tools.output import Shaped, is_heavy, shape_output
 from trouper.tools.results import ToolResult
 
 logger = logging.getLogger("trouper.tools")
@@ -30,6 +33,16 @@ TIMED_OUT = "The tool did not end within {seconds:g} s and was cancelled; it may
 #: Of an internal error's text, what the journal keeps.
 INTERNAL_CHARS = 8_000
 _NOTHING = Shaped(None)
+
+
+def _told(error: BaseException) -> str | None:
+    """What the model is told of it; `None` if it is internal."""
+    if not isinstance(error, ToolError | ConnectionRequired):
+        return None
+    try:
+        return str(error)
+    except Exception:  # A message that is no text, and has none.
+        return None
 
 
 async def run_tool(
@@ -42,52 +55,68 @@ async def run_tool(
     timeout_s: float,
     output_bytes: int,
     now: Callable[[], float],
-    keep: Callable[[str, str], Awaitable[bool]] | None = None,
+    keep: Callable[[str, str], Awaitable[str | None]] | None = None,
+    redact: Callable[[str], str] = str,
     background: bool = False,
 ) -> DeliverResult | None:
-    """Run to the end, in the scope of `running`; `None` if the work was stopped. `keep` stores an output that had to be cut, under the session's files."""
+    """Run to the end, in the scope of `running`; `None` if the work was stopped. `keep` stores an output that had to be cut, under the session's files, or says why it does not; `redact` takes the secrets out of it before it is cut."""
     started = trio.current_time()
     internal: str | None = None
     outcome, shaped = Outcome.TIMEOUT, _NOTHING
     images: tuple[Media, ...] = ()
     result: ToolResult | None = None
     saved_as = f"outputs/{call}.txt" if keep is not None else None
+    persist = heavy = False
+
+    def shape(result: ToolResult) -> Shaped:
+        return shape_output(result, limit=output_bytes, saved_as=saved_as, persist=persist, redact=redact, heavy=heavy)
+
     with running.renew(started + timeout_s) as scope:
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
         except BaseException as caught:
-            if (outside := from_outside(caught)) is not None:
-                if outside is caught:
-                    raise
-                logger.warning("tool %r failed while it was cancelled", tool.name, exc_info=caught)
+            outside = from_outside(caught)
+            if outside is caught:
+                raise
+            # Cut after redaction: half a secret would not be known as one.
+            internal = redact("".join(traceback.format_exception(caught)))[-INTERNAL_CHARS:]
+            if outside is not None:
+                logger.warning("tool %r failed while it was cancelled: %s", tool.name, internal)
                 raise outside from None
-            outcome = Outcome.ERROR
-            match alone(caught):
-                case ToolError() as error:
-                    result = ToolResult(str(error), is_error=True)
-                    shaped = shape_output(result, limit=output_bytes, saved_as=saved_as)
-                case ConnectionRequired() as error:
-                    shaped = Shaped(str(error))
-                case _:
-                    shaped = Shaped(INTERNAL)
-                    internal = "".join(traceback.format_exception(caught))[-INTERNAL_CHARS:]
+            outcome, told = Outcome.ERROR, _told(alone(caught))
+            if told is not None:
+                internal = None
+                result = ToolResult(told, is_error=True)
+            else:
+                shaped = Shaped(INTERNAL)
         else:
             outcome = Outcome.ERROR if result.is_error else Outcome.OK
             persist = bool(tool.hints.persist_output)
-            shaped = shape_output(result, limit=output_bytes, saved_as=saved_as, persist=persist)
             images = result.images
+        if result is not None:
+            heavy = is_heavy(result)
+            if heavy:
+                # The tool has done its work: what is left is not to be held against its time. It can still be stopped.
+                running.extend(math.inf)
+                shaped = await off_loop(partial(shape, result))
+            else:
+                shaped = shape(result)
     if scope.cancelled_caught:
         if running.stopped:
             return None
+        outcome, images = Outcome.TIMEOUT, ()
         result, shaped = None, Shaped(TIMED_OUT.format(seconds=timeout_s))
     full_output: str | None = None
     if keep is not None and saved_as is not None and result is not None:
         whole = result.raw_output if result.raw_output is not None else shaped.full_text
         if whole is not None:
-            if await keep(saved_as, whole):
+            not_kept = await keep(saved_as, whole)
+            if not_kept is None:
                 full_output = saved_as
             elif shaped.full_text is not None:
-                shaped = shape_output(result, limit=output_bytes)  # Without a note that leads nowhere.
+                # A note that leads nowhere is replaced by one that says why.
+                anew = partial(shape_output, result, limit=output_bytes, not_kept=not_kept, redact=redact, heavy=heavy)
+                shaped = await off_loop(anew) if heavy else anew()
     return DeliverResult(
         call=call,
         outcome=outcome,

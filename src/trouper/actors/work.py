@@ -129,6 +129,7 @@ class Worker:
             output_bytes=outfit.limits.tool_output_bytes,
             now=self._host.ground.environment.now,
             keep=self._host.keep,
+            redact=self._host.ground.redact.text,
         )
 
     async def _run_task(self, task_id: TaskId, attempt: int, running: Running) -> Command | None:

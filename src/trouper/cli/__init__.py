@@ -7,7 +7,7 @@ stdin_lines.py  lines of standard input, without a thread
 configuration.py, choices.py    trouper.toml and the environment; models and tools by name
 views.py, owner.py, control.py  what a root holds, who owns it, and how to ask the owner
 describe.py    one line for every event
-demo*.py, chat*.py, run.py, journal.py, sessions.py, tasks.py, notifications.py, schedules.py, memory.py, doctor.py
+demo*.py, chat*.py, run.py, journal.py, sessions.py, approvals.py, tasks.py, notifications.py, schedules.py, memory.py, doctor.py
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ COMMANDS = {
     "chat": ("chat", "talk to an agent; resumes after a crash"),
     "run": ("run", "one turn, for scripts"),
     "sessions": ("sessions", "list, show and close sessions"),
+    "approvals": ("approvals", "list calls that wait for an approval, approve or deny them"),
     "tasks": ("tasks", "list, show and cancel background runs"),
     "notifications": ("notifications", "list and acknowledge notifications"),
     "schedules": ("schedules", "list, create and cancel schedules"),

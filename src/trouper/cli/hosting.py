@@ -12,7 +12,7 @@ import trio
 from attrs import frozen
 
 from trouper import codec
-from trouper._errors import TrouperError
+from trouper._errors import TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
 from trouper.cli.control import OwnerUnreachable, ask_owner, serving
 from trouper.cli.endings import INTERRUPTED, STOPPED, Stopped
@@ -91,8 +91,10 @@ async def ended_by_signals() -> AsyncIterator[None]:
         raise Stopped(code[0])
 
 
-def change(root: Path, request: Json, tools: Sequence[str] | None = None) -> dict[str, Json]:
-    """Have something changed in a root: by its owner, or, when nobody owns it, by opening it for a moment."""
+def change(
+    root: Path, request: Json, tools: Sequence[str] | None = None, *, owner_only: bool = False
+) -> dict[str, Json]:
+    """Have something changed in a root: by its owner, or, when nobody owns it, by opening it for a moment. `owner_only`: what makes sense only while it runs."""
     open_reader(root)  # A missing or unreadable journal is named as such; nothing is made.
     answer = ask_owner(root, request)
     if answer is None:
@@ -104,6 +106,8 @@ def change(root: Path, request: Json, tools: Sequence[str] | None = None) -> dic
                 root=str(root),
                 pid=owner,
             )
+        if owner_only:
+            raise UsageError(f"no process has {str(root)!r} open, so nothing waits there; start it with `trouper chat`")
         try:
             answer = trio.run(_change_here, root, request, tools)
         except JournalLocked:

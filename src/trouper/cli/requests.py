@@ -17,7 +17,6 @@ from trouper.core.messages import Json
 from trouper.core.notification import DeliverNotifications, NotificationState
 from trouper.runtime import Runtime
 from trouper.session import Session
-from trouper.tools.errors import ToolError
 
 
 async def answered(runtime: Runtime, request: Json) -> dict[str, Json]:
@@ -26,8 +25,6 @@ async def answered(runtime: Runtime, request: Json) -> dict[str, Json]:
         return {"ok": True, **await perform(runtime, request)}
     except TrouperError as error:
         return {"ok": False, "error": error.message, "exit_code": error.exit_code}
-    except ToolError as refusal:  # What a model would be told; here it is the user's mistake.
-        return {"ok": False, "error": refusal.message, "exit_code": UsageError.exit_code}
 
 
 async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
@@ -38,6 +35,11 @@ async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
             return {"pid": runtime.environment.pid}
         case "cancel":
             await (await _session(runtime, request)).cancel(_text(request, "id"), _text(request, "reason", ""))
+        case "approve":
+            session = await _session(runtime, request)
+            await session.approve(_text(request, "id"), always=request.get("always") is True, by="command line")
+        case "deny":
+            await (await _session(runtime, request)).deny(_text(request, "id"), _text(request, "reason", ""))
         case "interrupt":
             await (await _session(runtime, request)).interrupt(_text(request, "reason", ""))
         case "send":

@@ -18,7 +18,7 @@ from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
 from trouper.cli.hosting import ended_by_signals, hosting
 from trouper.cli.terminal import Terminal, clean, clean_line
-from trouper.core.events import CallEnded, ModelReplied
+from trouper.core.events import ApprovalRequested, CallEnded, ModelReplied
 from trouper.core.live import CaughtUp, LiveEvent, TextDelta
 from trouper.core.session import Phase, State, evolve
 from trouper.session import Session, TurnResult
@@ -32,6 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--session", metavar="ID", help="go on with this session (default: a new one)")
     parser.add_argument(
         "--attach", action="append", default=[], metavar="FILE", help="send a file along; may be repeated"
+    )
+    parser.add_argument(
+        "--ask",
+        action="store_true",
+        help="calls that need an approval wait for `trouper approvals`; without it they are denied",
     )
     parser.add_argument("--wait", action="store_true", help="stay until background work has ended and was told of")
     add_agent(parser)
@@ -60,12 +65,15 @@ async def _run(options: argparse.Namespace, prompt: str) -> int:
 async def _turn(session: Session, prompt: str, options: argparse.Namespace) -> TurnResult:
     out = Terminal()
     spoken = ""
-    async with session.turn(prompt, attachments=options.attach, attended=False) as turn:
+    async with session.turn(prompt, attachments=options.attach, attended=options.ask) as turn:
         async for event in turn:
             if options.json:
                 out.json({"session": session.id, **as_json(event)})
                 continue
             spoken = _tell(out, event, spoken)
+            if isinstance(event, ApprovalRequested):
+                out.stream.flush()
+                say(f"call {event.call} of session {session.id} waits for an approval; see `trouper approvals`")
     result = turn.result
     assert result is not None
     if options.json:

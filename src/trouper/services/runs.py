@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from trouper._errors import CommandRejected
+from trouper._errors import CommandRejected, TrouperError
 from trouper.core import task_text
 from trouper.core.ids import CallId, NotificationId, ScheduleId
 from trouper.core.messages import Json
@@ -35,7 +35,18 @@ def told_to_model() -> Iterator[None]:
     try:
         yield
     except (CommandRejected, JournalFull) as refusal:
-        raise ToolError(refusal.message) from None
+        raise ToolError(refusal.message) from refusal
+
+
+@contextmanager
+def told_to_host(**facts: Any) -> Iterator[None]:
+    """The same refusals, to a host that asked: an error of its own tree."""
+    try:
+        yield
+    except ToolError as refusal:
+        if isinstance(refusal.__cause__, TrouperError):
+            raise refusal.__cause__ from None
+        raise CommandRejected(refusal.message, **facts) from None
 
 
 class Spawning:
@@ -235,4 +246,4 @@ class Notifying:
         return queued.state.notifications.keyed(dedupe_key) or id
 
 
-__all__ = ["SPAWN_TOOL", "Calendar", "Notifying", "Spawning", "TaskBook", "told_to_model"]
+__all__ = ["SPAWN_TOOL", "Calendar", "Notifying", "Spawning", "TaskBook", "told_to_host", "told_to_model"]

@@ -24,6 +24,7 @@ from trouper.core.task_record import Page, Task, TaskState, Wake, listing
 from trouper.services import checks
 from trouper.services.inbox import Inbox
 from trouper.services.questions import PendingQuestion
+from trouper.services.runs import told_to_host
 from trouper.tools.contract import Tool
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class BackgroundSide:
         signal_on_completion: bool = True,
         wake: Wake | None = None,
     ) -> Task:
-        """Start a background run of a tool of the session, or of its name; its record, at once. `ToolError` if the run may not start (B6).
+        """Start a background run of a tool of the session, or of its name; its record, at once. `CommandRejected` if the run may not start (B6).
 
         `wake`: when the model hears of it: "on_terminal", at its end; "on_activity", of its messages too; "silent", only along with something else, which is
         what `signal_on_completion=False` says.
@@ -68,9 +69,10 @@ class BackgroundSide:
         checks.text(title, "the title of a run")
         if not isinstance(arguments, Mapping | None):
             raise UsageError(f"arguments={arguments!r} is no mapping; write arguments={{...}}")
-        new = await actor.admit(
-            name, dict(arguments or {}), title=title, signal_on_completion=signal_on_completion, by="host"
-        )
+        with told_to_host(tool=name):
+            new = await actor.admit(
+                name, dict(arguments or {}), title=title, signal_on_completion=signal_on_completion, by="host"
+            )
         if wake is not None:
             if wake not in get_args(Wake):
                 raise UsageError(f"wake={wake!r} is unknown; use one of {', '.join(get_args(Wake))}", wake=wake)
@@ -184,13 +186,15 @@ class BackgroundSide:
     async def create_schedule(self, **options: Any) -> Mapping[str, Json]:
         """`title`; `cron` (and `timezone`) or `at`; `tool` (and `arguments`) or `message`; `missed`. As the tool of this name takes them.
 
-        The schedule as the journal has it now; `ToolError` if it makes no sense.
+        The schedule as the journal has it now; `CommandRejected` if it makes no sense.
         """
-        return await self._desk.calendar.create(**options)
+        with told_to_host():
+            return await self._desk.calendar.create(**options)
 
     async def cancel_schedule(self, id: str) -> bool:
         """It will not fire again. Whether there was anything to cancel."""
-        return await self._desk.calendar.cancel(id)
+        with told_to_host(schedule_id=id):
+            return await self._desk.calendar.cancel(id)
 
     # -- questions
 

@@ -21,8 +21,9 @@ from trouper.tools.arguments import guarded
 from trouper.tools.complaint import complaint, listed, summarised
 from trouper.tools.context import SERVICE_NAMES
 from trouper.tools.errors import InvalidArguments
+from trouper.tools.off_loop import off_loop
 from trouper.tools.repair import SchemaRepair, has_path_field
-from trouper.tools.results import ToolResult, as_result
+from trouper.tools.results import ToolResult, as_result, is_large
 from trouper.tools.validation import Compiled, compiled_parameters, errors_in
 
 if TYPE_CHECKING:
@@ -213,11 +214,17 @@ class Tool:
 
     async def run(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Runs the tool on prepared arguments."""
-        return as_result(await self.invoke(arguments, context), self.name)
+        returned = await self.invoke(arguments, context)
+        if is_large(returned):
+            return await off_loop(lambda: as_result(returned, self.name, large=True))
+        return as_result(returned, self.name, large=False)
 
     async def run_background(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Runs the tool as a background run; the same as `run` unless it has an entry point of its own for this."""
-        return as_result(await (self.invoke_background or self.invoke)(arguments, context), self.name)
+        returned = await (self.invoke_background or self.invoke)(arguments, context)
+        if is_large(returned):
+            return await off_loop(lambda: as_result(returned, self.name, large=True))
+        return as_result(returned, self.name, large=False)
 
     def with_(self, **changes: Any) -> Tool:
         """The same tool with some fields changed: `read_file.with_(policy="requires_approval")`."""

@@ -217,6 +217,10 @@ def _hints(function: Callable[..., Any], name: str, names: Mapping[str, Any]) ->
         return get_type_hints(target, include_extras=True)
     except NameError:
         pass
+    except (TypeError, SyntaxError, AttributeError) as error:
+        raise ToolDefinitionError(
+            f"an annotation of tool {name!r} is none ({error}); write a type that Python can read", tool=name
+        ) from error
     try:
         # Classes that are local to where the tool is defined, and ToolContext imported for type checking only.
         return get_type_hints(target, localns={"ToolContext": ToolContext, **names}, include_extras=True)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from trouper.core.messages import Json
 from trouper.tools.contract import Phase, Tool
-from trouper.tools.output import clean_text
+from trouper.tools.terminal_text import clean_text
 
 LINE_MAX = 120
 _VALUE_MAX = 48

@@ -13,7 +13,9 @@ import orjson
 from attrs import frozen
 
 from trouper.core.messages import Json
-from trouper.tools.results import ToolResult
+from trouper.tools.large import LARGE, cleaned, json_pieces, weight
+from trouper.tools.results import ToolResult, is_large
+from trouper.tools.terminal_text import slices
 
 #: Bytes of one result that a model is given.
 OUTPUT_MAX = 65_536
@@ -27,18 +29,10 @@ _ERROR_LINE = re.compile(
     r"\b(?:error|exception|traceback|fail(?:ed|ure)?|fatal|panic|assert(?:ion)?|undefined|segfault|denied)\b",
     re.IGNORECASE,
 )
-# In order: strings (OSC, DCS, SOS, PM, APC) that end within 4,096 characters, CSI, other escapes, and escapes broken off. The bound keeps
-# an unterminated string from swallowing all that follows, and the expression linear.
-_ESCAPES = re.compile(
-    "(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\x9d\x90\x98\x9e\x9f]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
-    "|(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,16}[@-~]"
-    "|\x1b[ -/]{0,16}[0-~]"
-    "|\x1b"
-)
-#: Control characters that say nothing to a model; tab, line feed and carriage return do.
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
-_UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-_SURROGATES = re.compile("[\ud800-\udfff]")
+#: As long as a secret may be.
+_SECRET_MAX = 16_384
+#: Characters in which errors are looked for: half of them after the head, half before the tail.
+_ERRORS_SOUGHT = 1 << 21
 
 
 @frozen
@@ -52,25 +46,38 @@ class Shaped:
     notes: tuple[str, ...] = ()
 
 
+def is_heavy(result: ToolResult) -> bool:
+    """Whether shaping it takes so long that other work would notice."""
+    content = result.content
+    return len(content) > LARGE if type(content) is str else is_large(content)
+
+
 def shape_output(
     result: ToolResult,
     *,
     limit: int = OUTPUT_MAX,
     saved_as: str | None = None,
+    not_kept: str | None = None,
     persist: bool = False,
     failed: bool | None = None,
+    redact: Callable[[str], str] = str,
+    heavy: bool | None = None,
 ) -> Shaped:
-    """The content of `result` within `limit` bytes. `saved_as`: where the caller will keep `full_text`, for the note; `persist`: keep it in any case."""
+    """The content of `result` within `limit` bytes. `saved_as`: where the caller will keep `full_text`, for the note, or `not_kept`: why that was not possible.
+    `persist`: keep it in any case. `redact` takes secrets out before a cut could halve them. Work for a thread if it is `heavy`: what `is_heavy(result)` says, if that is known."""
     failed = result.is_error if failed is None else failed
     notes: list[str] = []
-    content = _cleaned(result.content, notes)
-    size = _size(content)
+    content = cleaned(result.content)
+    if content != result.content:
+        notes.append("stripped terminal escapes, control characters or overwritten lines")
+    heavy = is_heavy(result) if heavy is None else heavy
+    size = _size(content, heavy)
     if size <= limit:
         return Shaped(content, full_text(content) if persist else None, tuple(notes))
     whole = full_text(content)
 
     def cut(text: str, room: int) -> str:
-        return cut_text(text, room, failed=failed, saved_as=saved_as)
+        return cut_text(text, room, failed=failed, saved_as=saved_as, not_kept=not_kept, redact=redact)
 
     notes.append(f"cut from {size} to {limit} bytes")
     return Shaped(_fitted(content, limit, cut), whole, tuple(notes))
@@ -78,58 +85,65 @@ def shape_output(
 
 def full_text(content: Json) -> str:
     """Content as the text that is kept: text as it is, other values as indented JSON."""
-    return content if isinstance(content, str) else orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()
+    if isinstance(content, str):
+        return content
+    return "".join(json_pieces(content, _as_it_is, _encoded)) if is_large(content) else _encoded(content).decode()
 
 
-def clean_text(text: str) -> str:
-    """Without terminal escapes, overwritten progress lines, control characters and lone surrogates."""
-    if not _UNCLEAN.search(text):
-        return text
-    text = _ESCAPES.sub("", text)
-    text = _CONTROLS.sub("", text)
-    text = _SURROGATES.sub("\ufffd", text)
-    return "\n".join(map(_last_state, text.split("\n"))) if "\r" in text else text
-
-
-def _last_state(line: str) -> str:
-    """What a terminal would show of a line that was written over and over. The carriage return of a CRLF stays."""
-    if "\r" not in line:
-        return line
-    body = line.rstrip("\r")
-    return body.rpartition("\r")[2] + ("\r" if body != line else "")
-
-
-def cut_text(text: str, limit: int, *, failed: bool = False, saved_as: str | None = None) -> str:
+def cut_text(
+    text: str,
+    limit: int,
+    *,
+    failed: bool = False,
+    saved_as: str | None = None,
+    not_kept: str | None = None,
+    redact: Callable[[str], str] = str,
+) -> str:
     """Head and tail of `text` (and, if it tells of a failure, its error lines) within `limit` bytes, with a note in between."""
-    encoded = text.encode("utf-8", "replace")
-    if len(encoded) <= limit:
+    size = _bytes(text)
+    if size <= limit:
         return text
-    where = (
-        f"the full text is in {saved_as!r}, to be read in parts with read_file"
-        if saved_as
-        else "ask for less, or for a part of it"
-    )
-    note = f"\n[... {len(encoded) - limit} bytes or more left out of {len(encoded)}; {where} ...]\n"
-    room = limit - len(note.encode())
-    if room <= 0:
-        return _head(encoded, limit)
-    head_room = int(room * _HEAD_SHARE)
-    errors = ""
-    if failed:
-        # The tail is kept anyway, so errors are looked for before it.
-        tail_start = len(encoded) - (room - head_room - int(room * _ERRORS_SHARE))
-        errors = _error_regions(_between(encoded, head_room, tail_start), int(room * _ERRORS_SHARE))
+    note = f"\n[... {size - limit} bytes or more left out of {size}; {_where(saved_as, not_kept)} ...]\n"
+    room = max(limit - len(note.encode()), 0)
+    head_room, errors_room = int(room * _HEAD_SHARE), int(room * _ERRORS_SHARE) if failed else 0
+    head = _head(_beginning(text, head_room or limit, redact), head_room or limit)
+    if not head_room:
+        return head
+    # The tail is kept anyway, so errors are looked for before it.
+    errors = _error_regions(redact(_sought(text, head_room, len(text) - room)), errors_room) if failed else ""
     tail_room = room - head_room - len(errors.encode())
-    return _head(encoded, head_room) + note + errors + _tail(encoded, tail_room)
+    return head + note + errors + _tail(_ending(text, tail_room, redact), tail_room)
+
+
+def _beginning(text: str, room: int, redact: Callable[[str], str]) -> str:
+    """The first characters, without secrets: more than `room`, so that none is halved by the cut."""
+    if len(text) <= room + _SECRET_MAX:
+        return redact(text)
+    return redact(text[: room + _SECRET_MAX])[:-_SECRET_MAX]
+
+
+def _ending(text: str, room: int, redact: Callable[[str], str]) -> str:
+    if len(text) <= room + _SECRET_MAX:
+        return redact(text)
+    return redact(text[-room - _SECRET_MAX :])[_SECRET_MAX:]
+
+
+def _where(saved_as: str | None, not_kept: str | None) -> str:
+    if not_kept is not None:
+        return f"the full text was not kept: {not_kept}"
+    if saved_as is not None:
+        return f"the full text is in {saved_as!r}, to be read in parts with read_file"
+    return "ask for less, or for a part of it"
 
 
 def _fitted(content: Json, limit: int, cut: Callable[[str, int], str]) -> Json:
     if isinstance(content, str):
         return cut(content, limit)
     room = limit // 2
-    while room >= _LEAF_MIN:
+    # Every part takes a character or more, however short it is made.
+    while room >= _LEAF_MIN and _parts(content, limit) <= limit:
         shorter = _shortened(content, room, cut)
-        if _size(shorter) <= limit:
+        if weight(shorter, 2 * limit + LARGE) < 2 * limit + LARGE and _size(shorter, heavy=False) <= limit:
             return shorter
         room //= 2
     # Many small parts rather than a few long texts: shown as text.
@@ -149,36 +163,54 @@ def _shortened(content: Json, room: int, cut: Callable[[str, int], str]) -> Json
             return content
 
 
-def _cleaned(content: Json, notes: list[str]) -> Json:
-    match content:
-        case str():
-            clean = clean_text(content)
-            if clean != content and not notes:
-                notes.append("stripped terminal escapes, control characters or overwritten lines")
-            return clean
-        case list():
-            return [_cleaned(each, notes) for each in content]
-        case dict():
-            return {clean_text(key): _cleaned(each, notes) for key, each in content.items()}
-        case _:
-            return content
+def _parts(content: Json, stop: int) -> int:
+    """How many values there are in `content`, counted up to `stop`."""
+    count, waiting = 0, [content]
+    while waiting and count <= stop:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, (list, dict)):
+            count += len(each) if len(each) > stop else 0
+            waiting.extend(each.values() if isinstance(each, dict) else each)
+    return count
 
 
-def _size(content: Json) -> int:
-    """Text counts as such, other values as the JSON that is sent."""
-    return len(content.encode("utf-8", "replace") if isinstance(content, str) else orjson.dumps(content))
+def _size(content: Json, heavy: bool) -> int:
+    """Text counts as such, other values as the JSON that is sent; those that are far too large as the JSON that is kept."""
+    if isinstance(content, str):
+        return _bytes(content)
+    if heavy:
+        return sum(map(_bytes, json_pieces(content, _as_it_is, _encoded)))
+    return len(orjson.dumps(content))
 
 
-def _head(encoded: bytes, room: int) -> str:
-    return encoded[: max(room, 0)].decode("utf-8", "ignore")
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else sum(len(part.encode("utf-8", "replace")) for part in slices(text))
 
 
-def _tail(encoded: bytes, room: int) -> str:
-    return encoded[len(encoded) - room :].decode("utf-8", "ignore") if room > 0 else ""
+def _encoded(content: Json) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
 
-def _between(encoded: bytes, start: int, end: int) -> str:
-    return encoded[start:end].decode("utf-8", "ignore")
+def _as_it_is(content: Json) -> Json:
+    return content
+
+
+def _head(text: str, room: int) -> str:
+    """As many of the first characters as fit."""
+    room = max(room, 0)
+    return text[:room].encode("utf-8", "replace")[:room].decode("utf-8", "ignore")
+
+
+def _tail(text: str, room: int) -> str:
+    encoded = text[-room:].encode("utf-8", "replace") if room > 0 else b""
+    return encoded[max(len(encoded) - room, 0) :].decode("utf-8", "ignore")
+
+
+def _sought(text: str, start: int, end: int) -> str:
+    """What lies between head and tail, or its beginning and its end if it is long."""
+    half = _ERRORS_SOUGHT // 2
+    return text[start:end] if end - start <= 2 * half else text[start : start + half] + "\n" + text[end - half : end]
 
 
 def _error_regions(text: str, room: int) -> str:

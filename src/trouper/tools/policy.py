@@ -9,6 +9,7 @@ nothing denies. No list at all leaves it to the tool's own policy.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
@@ -19,6 +20,7 @@ from attrs import evolve, field, frozen
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
 from trouper.tools.contract import Tool
+from trouper.tools.structure import fresh
 
 Effect: TypeAlias = Literal["allow", "deny", "ask"]
 When: TypeAlias = Callable[[Mapping[str, Json]], object]
@@ -33,6 +35,16 @@ def _checked_effect(rule: Rule, attribute: object, effect: str) -> None:
         raise ConfigError(f"a rule for {rule.tool!r} says {effect!r}; use 'allow', 'deny' or 'ask'", rule=effect)
 
 
+def _checked_when(rule: Rule, attribute: object, when: When | None) -> None:
+    if when is not None and not callable(when):
+        raise ConfigError(
+            f"a rule for {rule.tool!r} has when={when!r}; give a function of the arguments, or leave it out"
+        )
+    # What an async function returns is true whatever it would say.
+    if inspect.iscoroutinefunction(when) or inspect.iscoroutinefunction(type(when).__call__):
+        raise ConfigError(f"the predicate of a rule for {rule.tool!r} is async; give a plain function, or use a hook")
+
+
 @frozen
 class Rule:
     """One line of a policy list."""
@@ -41,7 +53,7 @@ class Rule:
     tool: str
     effect: Effect = field(validator=_checked_effect)
     #: Whether the rule applies to these arguments; `None`: to all.
-    when: When | None = None
+    when: When | None = field(default=None, validator=_checked_when)
     #: For the model to read, if the rule denies.
     reason: str = ""
 
@@ -52,7 +64,11 @@ class Rule:
         if self.when is None:
             return True
         try:
-            return bool(self.when(arguments))
+            # A copy: a predicate judges the arguments that were checked, and changes nothing.
+            said = self.when(fresh(dict(arguments)))
+            if inspect.isawaitable(said):
+                raise TypeError("the predicate returned something to await, which is no answer")
+            return bool(said)
         except Exception:
             # To fail closed is to match, unless the rule would allow.
             _log.exception("the predicate of a rule for %r raised; the cautious reading holds", self.tool)

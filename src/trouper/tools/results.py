@@ -18,6 +18,7 @@ from attrs import frozen
 
 from trouper.core.messages import Json, Media
 from trouper.tools.errors import ConnectionRequired, InvalidResult, ToolError
+from trouper.tools.large import LARGE, detached, transformed, weight
 from trouper.tools.structure import converter
 
 #: Decoded bytes of one image, and images of one result.
@@ -55,45 +56,58 @@ def image(data: bytes | str, mime_type: str | None = None) -> Media:
     return _checked_image(Media(mime_type or _kind(_decoded(encoded, "image()"), "image()"), data=encoded), "image()")
 
 
-def as_result(returned: object, tool: str) -> ToolResult:
-    """What the tool returned, checked and detached from the tool's own objects. `ToolError` and `ConnectionRequired` may be returned as well as raised."""
+def is_large(returned: object) -> bool:
+    """Whether `as_result` is work for a thread. Text is taken as it is, whatever its size."""
+    return type(returned) is not str and weight(returned) >= LARGE
+
+
+def as_result(returned: object, tool: str, large: bool | None = None) -> ToolResult:
+    """What the tool returned, checked and detached from the tool's own objects. `ToolError` and `ConnectionRequired` may be returned as well as raised.
+
+    `large`: what `is_large` says of it, if that is known. The content of a large result of very many parts is its JSON text.
+    """
     kind = type(returned)
     if kind is str:
         return ToolResult(_text(returned, tool))  # type: ignore[arg-type]
     if kind is bool or returned is None:
         return ToolResult(returned)
     if kind is ToolResult:
-        return _checked(returned, tool)  # type: ignore[arg-type]
+        return _checked(returned, tool, large)  # type: ignore[arg-type]
     if isinstance(returned, (ToolError, ConnectionRequired)):
         raise returned
     if isinstance(returned, BaseException):
         raise InvalidResult(
             f"tool {tool!r} returned an exception, {returned!r}; raise it, or return a ToolError", tool=tool
         ) from returned
-    return ToolResult(as_json(returned, tool))
+    return ToolResult(as_json(returned, tool, large))
 
 
-def as_json(value: object, tool: str) -> Json:
+def as_json(value: object, tool: str, large: bool | None = None) -> Json:
     """`value` as plain JSON, a copy of its own."""
     try:
-        encoded = _encoded(value, tool)
+        if is_large(value) if large is None else large:
+            return detached(value, _plain, lambda part: _encoded(part, tool, orjson.OPT_INDENT_2))
+        return orjson.loads(_encoded(value, tool))
     except TypeError as error:
         raise InvalidResult(_why_not_json(value, tool, error), tool=tool) from error
+
+
+def _encoded(value: object, tool: str, options: int = 0) -> bytes:
+    try:
+        encoded = orjson.dumps(value, _plain, _OPTIONS | options)
+    except TypeError as error:
+        if "surrogates" in str(error):
+            # As in plain text: not worth losing the result for.
+            return _encoded(transformed(value, _whole_characters), tool, options)
+        # Keys that are numbers, dates or enum members become text, as `json` does it.
+        encoded = orjson.dumps(value, _plain, _LOOSE_OPTIONS | options)
     # orjson writes null for NaN. Only a walk can tell it from None; most results hold neither.
     if b"null" in encoded and _has_nan(value, 0):
         raise InvalidResult(
             f"tool {tool!r} returned NaN or an infinity, which JSON does not have; return None or text instead",
             tool=tool,
         )
-    return orjson.loads(encoded)
-
-
-def _encoded(value: object, tool: str) -> bytes:
-    try:
-        return orjson.dumps(value, _plain, _OPTIONS)
-    except TypeError:
-        # Keys that are numbers, dates or enum members become text, as `json` does it.
-        return orjson.dumps(value, _plain, _LOOSE_OPTIONS)
+    return encoded
 
 
 def _plain(value: object) -> Json:
@@ -141,21 +155,26 @@ def _has_nan(value: object, depth: int) -> bool:
     return False
 
 
+def _whole_characters(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def _text(value: str, tool: str) -> str:
     """Text that can be written as UTF-8. A stray surrogate comes from bytes that were decoded carelessly; it is not worth losing the result for."""
-    if value.isascii():
-        return value
+    if value.isascii() or len(value) > LARGE:
+        return value  # A long one is looked through when it is cleaned: see `shape_output`.
     try:
         value.encode()
     except UnicodeEncodeError:
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return _whole_characters(value)
     return value
 
 
-def _checked(result: ToolResult, tool: str) -> ToolResult:
-    content = (
-        as_result(result.content, tool).content if type(result.content) is not ToolResult else _refuse_nesting(tool)
-    )
+def _checked(result: ToolResult, tool: str, large: bool | None) -> ToolResult:
+    if type(result.content) is ToolResult:
+        _refuse_nesting(tool)
+    # A large result may have a small content: its images or its side-car are the rest.
+    content = as_result(result.content, tool, large=None if large else large).content
     if len(result.images) > IMAGES_MAX:
         raise InvalidResult(
             f"tool {tool!r} returned {len(result.images)} images; at most {IMAGES_MAX} are allowed", tool=tool

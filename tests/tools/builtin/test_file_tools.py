@@ -9,7 +9,17 @@ import pytest
 from tool_bench import call, context_at, root
 
 from trouper.tools import InvalidArguments, ToolError
-from trouper.tools.builtin import delete_file, edit_file, list_directory, read_file, rename_file, stat_file, write_file
+from trouper.tools.builtin import (
+    delete_file,
+    edit_file,
+    grep_files,
+    list_directory,
+    read_file,
+    rename_file,
+    stat_file,
+    write_file,
+)
+from trouper.tools.builtin.session_files import files_of
 from trouper.tools.guards.descriptors import content_hash
 
 
@@ -56,7 +66,7 @@ async def test_one_endless_line_is_cut_at_a_character(tmp_path: Path) -> None:
     told = await call(read_file, context, path="a")
     assert set(told["content"]) == {"é"}
     assert len(told["content"]) == 25_600
-    assert "only its start" in told["note"]
+    assert "Only a part of line 1" in told["note"]
 
 
 async def test_empty_and_unended_files_have_their_lines_counted(tmp_path: Path) -> None:
@@ -219,3 +229,36 @@ async def test_refusals_never_name_the_host(tmp_path: Path) -> None:
         with pytest.raises(ToolError) as caught:
             await call(read_file, context, path=path)
         assert str(tmp_path) not in caught.value.message
+
+
+async def test_an_endless_line_is_read_to_its_end_by_columns(tmp_path: Path) -> None:
+    """T9: whatever was cut can be read, also if it is all one line."""
+    context = context_at(tmp_path)
+    line = "aé✓😀" * 20_000
+    await call(write_file, context, path="a", content="first\n" + line + "\nlast\n")
+    read, column = "", 1
+    for _ in range(10):
+        told = await call(read_file, context, path="a", offset=2, limit=1, column=column)
+        read += told["content"]
+        if (column := told.get("next_column", 0)) == 0:
+            break
+        assert told["next_offset"] == 2
+    assert read == line + "\n" and told["next_offset"] == 3
+    with pytest.raises(ToolError, match="column 7 is past its end"):
+        await call(read_file, context, path="a", offset=1, column=7)
+    assert (await call(read_file, context, path="a", offset=1, column=6))["content"].startswith("\n")
+
+
+async def test_files_over_the_limit_of_a_write_are_read_and_searched_in_parts(tmp_path: Path) -> None:
+    """T9: an output that is kept in full may be larger than any file that a tool writes."""
+    context = context_at(tmp_path)
+    files = files_of(context)
+    lines = 50_000
+    files.write_pieces("outputs/big.txt", (b"x" * 999 + b"\n" for _ in range(lines)))
+    told = await call(read_file, context, path="outputs/big.txt", offset=lines, limit=1)
+    assert (told["content"], told["total_lines"], told["size"]) == ("x" * 999 + "\n", lines, lines * 1000)
+    with pytest.raises(ToolError, match="past its end"):
+        await call(read_file, context, path="outputs/big.txt", offset=lines + 1)
+    files.write_pieces("needle.txt", [b"y" * 40_000_000, b"\nno\n", b"here is the needle\n"])
+    found = await call(grep_files, context, pattern="the needle")
+    assert [(match["path"], match["line"]) for match in found["matches"]] == [("needle.txt", 3)]

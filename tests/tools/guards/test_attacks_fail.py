@@ -50,6 +50,7 @@ PROCESS_ATTACKS = (
     attacks.leave_a_daemon,
     attacks.ignore_the_request_to_stop,
     attacks.kill_the_warden,
+    attacks.kill_the_warden_and_hide,
     attacks.breed_processes,
     attacks.print_without_end,
     attacks.read_the_keys_of_the_host,

@@ -6,7 +6,7 @@ An attack that fails with the control off would prove nothing when it fails with
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -15,8 +15,17 @@ import tool_attacks as attacks
 from trio.testing import MockClock
 
 from trouper.tools.guards import descriptors, fetch, names, processes, rooted, ssrf
+from trouper.tools.guards.fence import Fence
 
 Switch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def take_fences_away() -> Iterator[None]:
+    """What a command that was not ended leaves standing, so that the tests leave nothing behind."""
+    yield
+    for directory in attacks.fences():
+        Fence(directory).remove()
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -202,11 +211,11 @@ def backtrack(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attacks, "BACKTRACKING", True)
 
 
-def _without(control: str) -> Switch:
+def _without(*controls: str) -> Switch:
     def switch(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(processes, "CONTROLS", {**processes.CONTROLS, control: False})
+        patch.setattr(processes, "CONTROLS", {**processes.CONTROLS, **dict.fromkeys(controls, False)})
 
-    switch.__name__ = f"without_{control}"
+    switch.__name__ = f"without_{'_and_'.join(controls)}"
     return switch
 
 
@@ -266,7 +275,9 @@ MATTERS: tuple[tuple[Switch, attacks.Attack], ...] = (
     (read_all_of_the_wire, attacks.send_chunks_without_end),
     (pass_unknown_encodings, attacks.nest_encodings),
     (backtrack, attacks.hang_a_search),
-    (_without("subreaper"), attacks.leave_a_daemon),
+    # Either of the two finds it.
+    (_without("subreaper", "fence"), attacks.leave_a_daemon),
+    (_without("fence"), attacks.kill_the_warden_and_hide),
     (_without("kill_tree"), attacks.ignore_the_request_to_stop),
     (look_for_no_strays, attacks.kill_the_warden),
     (count_no_processes, attacks.breed_processes),

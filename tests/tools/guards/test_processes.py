@@ -13,10 +13,11 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from tool_attacks import COMMAND_LIMITS, alive, python, run
+from tool_attacks import COMMAND_LIMITS, alive, fenced, fences, python, run
 from trio.testing import MockClock
 
-from trouper.tools.guards.processes import CommandLimits
+from trouper.tools.guards import processes
+from trouper.tools.guards.processes import CommandLimits, CommandRefused
 
 
 async def test_exit_code_and_both_streams_come_back(tmp_path: Path) -> None:
@@ -96,6 +97,51 @@ async def test_commands_run_side_by_side(tmp_path: Path) -> None:
         for code in range(5):
             nursery.start_soon(one, code)
     assert sorted(code for code in ended if code is not None) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fence", [True, False])
+async def test_a_flood_of_processes_in_sessions_of_their_own_is_ended(
+    tmp_path: Path, fence: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Security: a bomb of nine generations, which ignore SIGTERM and share neither group nor session; a bomb without end would be everybody's."""
+    monkeypatch.setattr(processes, "CONTROLS", {**processes.CONTROLS, "fence": fence})
+    script = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for generation in range(9):
+            try:
+                if os.fork() == 0:
+                    os.setsid()
+            except OSError:
+                pass
+        time.sleep(600)
+    """
+    (tmp_path / "flood.py").write_text(textwrap.dedent(script))
+    finished = await run(tmp_path, sys.executable, "-I", "-S", str(tmp_path / "flood.py"))
+    assert (finished.outcome, finished.left_behind) == ("too_many_processes", 0)
+    assert running(str(tmp_path / "flood.py")) == []
+
+
+def running(script: str) -> list[str]:
+    """The processes that were started with this argument."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if script.encode() in place.read_bytes():
+                found.append(place.parent.name)
+    return found
+
+
+@pytest.mark.skipif(not fenced(), reason="no control groups to be had here")
+async def test_no_fence_is_left(tmp_path: Path) -> None:
+    """I21: whichever way the command ended."""
+    await run(tmp_path, "true")
+    await run(tmp_path, "sh", "-c", "kill -9 $PPID; sleep 600")
+    with pytest.raises(CommandRefused):
+        await run(tmp_path, "no-such-program")
+    with trio.move_on_after(0):
+        await run(tmp_path, "sleep", "600")
+    assert fences() == []
 
 
 def children() -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,36 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
                 continue
     if before is not None:
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_write_in_pieces_is_whole_or_not_at_all_and_only_the_room_limits_it(tmp_path: Path) -> None:
+    """T9, T17."""
+    files = at(tmp_path, quota=Quota(bytes_max=100, entries_max=5, file_bytes_max=10))
+    written = files.write_pieces("out/a", [b"x" * 30, b"", b"y" * 30])
+    assert (written.size, written.created, written.hash) == (60, True, content_hash(b"x" * 30 + b"y" * 30))
+    with pytest.raises(FileRefused, match="only 40 of the 100 bytes"):
+        files.write_pieces("out/b", [b"z" * 30] * 2)
+    assert not files.write_pieces("out/a", [b"z" * 100]).created  # The old one makes room for the new one.
+    assert [entry.path for entry in files.walk()] == ["out", "out/a"]
+
+    def broken() -> Iterator[bytes]:
+        yield b"half"
+        raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError):
+        files.write_pieces("out/a", broken())
+    assert b"".join(files.pieces("out/a")) == b"z" * 100
+    assert sorted(os.listdir(files.root / "out")) == ["a"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1 << 20])
+def test_line_blocks_are_the_file_cut_after_line_ends(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooted, "_CHUNK", size)
+    files = at(tmp_path)
+    for content in (b"", b"\n", b"a", b"a\nbb\n\nccc", b"long line without an end", b"a\n" * 5):
+        files.write("f", content)
+        blocks = list(files.line_blocks("f"))
+        assert b"".join(blocks) == content
+        assert all(block.endswith(b"\n") for block in blocks[:-1])

@@ -18,12 +18,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from trouper._errors import ConfigError
 from trouper.tools.guards import fetch as fetch_module
 from trouper.tools.guards import processes
 from trouper.tools.guards.descriptors import FileRefused
+from trouper.tools.guards.fence import _places, build
 from trouper.tools.guards.fetch import FetchFailed, FetchLimits, fetch
 from trouper.tools.guards.processes import CommandLimits
 from trouper.tools.guards.refusal import Refused
@@ -694,6 +696,45 @@ async def kill_the_warden(tmp: Path) -> None:
             open("stray.pid", "w").write(str(os.getpid()))
             os.kill(int(os.environ["WARDEN"]), signal.SIGKILL)
             time.sleep(600)
+        time.sleep(600)
+    """
+    (tmp / "script.py").write_text(textwrap.dedent(script))
+    finished = await run(tmp, "sh", "-c", f"WARDEN=$PPID exec {sys.executable} -I -S script.py")
+    pid = int((tmp / "stray.pid").read_text())
+    if alive(pid):
+        end(pid)
+        raise Breached("the stray lives on")
+    assert finished.outcome == "lost"
+
+
+def fenced() -> bool:
+    """Whether this system lets us put a command into a group of its own."""
+    found = build("trouper-test-probe", 1) if os.geteuid() == 0 else None
+    if found is not None:
+        found.remove()
+    return found is not None
+
+
+def fences() -> list[str]:
+    """The groups of this process's commands that are still there."""
+    return [str(found) for place in _places() for found in Path(place).glob(f"trouper-{os.getpid()}-*")]
+
+
+async def kill_the_warden_and_hide(tmp: Path) -> None:
+    """Leaves its session, clears its environment and kills its warden: only the fence still knows it."""
+    if not fenced():
+        pytest.skip("no control groups to be had here")
+    script = """
+        import os, signal, sys, time
+        if len(sys.argv) == 1:
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.execve(sys.executable, [sys.executable, "-I", "-S", "script.py", os.environ["WARDEN"]], {})
+                os._exit(0)
+            time.sleep(600)
+        open("stray.pid", "w").write(str(os.getpid()))
+        os.kill(int(sys.argv[1]), signal.SIGKILL)
         time.sleep(600)
     """
     (tmp / "script.py").write_text(textwrap.dedent(script))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from trouper.core.messages import Json
 from trouper.tools.builtin.editing import Edit, replace_text
+from trouper.tools.builtin.reading import LINES_MAX, READ_BYTES_MAX, read_lines  # noqa: F401 - named in docstrings
 from trouper.tools.builtin.session_files import (
     PAGE_DEFAULT,
     DirectoryPath,
@@ -20,14 +21,11 @@ from trouper.tools.builtin.session_files import (
 from trouper.tools.context import ToolContext
 from trouper.tools.define import tool
 from trouper.tools.errors import ToolError
-from trouper.tools.guards.descriptors import Entry, content_hash
-from trouper.tools.guards.linear_grep import is_binary
+from trouper.tools.guards.descriptors import Entry
 from trouper.tools.guards.names import reachable
 from trouper.tools.guards.rooted import DEFAULT_QUOTA
 from trouper.tools.schema import Param
 
-LINES_MAX = 2000
-READ_BYTES_MAX = 50 * 1024
 FILE_BYTES_MAX = DEFAULT_QUOTA.file_bytes_max
 TREE_BYTES_MAX = DEFAULT_QUOTA.bytes_max
 TREE_ENTRIES_MAX = DEFAULT_QUOTA.entries_max
@@ -41,22 +39,17 @@ async def read_file(
     path: FilePath,
     offset: Annotated[int, Param("The first line to return, from 1", ge=1)] = 1,
     limit: Annotated[int, Param("How many lines to return at most", ge=1, le=LINES_MAX)] = LINES_MAX,
+    column: Annotated[
+        int, Param("The first byte of the first line to return, from 1: for a line that is too long for one call", ge=1)
+    ] = 1,
 ) -> Json:
     """Read a text file, or some lines of it. Returns the text, the number of lines, and the hash of the whole file, which edit_file and write_file take to make sure that nothing has changed meanwhile.
 
-    Limits: {LINES_MAX} lines or {READ_BYTES_MAX} bytes a call; files up to {FILE_BYTES_MAX} bytes. A binary file is reported, not returned.
+    Limits: {LINES_MAX} lines or {READ_BYTES_MAX} bytes a call; files up to {TREE_BYTES_MAX} bytes. A binary file is reported, not returned.
     Errors: no such file; a directory, a link, a pipe or a device; an offset past the end.
     """
     files = files_of(context)
-
-    def work() -> Json:
-        data = files.read(path)
-        about = {"path": path, "size": len(data), "hash": content_hash(data)}
-        if is_binary(data):
-            return {**about, "binary": True, "note": "The file is binary, so it is not shown."}
-        return {**about, **_excerpt(data, offset, limit, path)}
-
-    return await on_thread(work)
+    return await on_thread(lambda: read_lines(files.pieces(path), path, offset, limit, column))
 
 
 @tool(
@@ -190,33 +183,3 @@ def described(entry: Entry) -> dict[str, Json]:
             "note": "its name has characters that file tools refuse; rename it with a command",
         }
     return about
-
-
-def _excerpt(data: bytes, offset: int, limit: int, path: str) -> dict[str, Json]:
-    """Lines `offset` and on: as many as fit both limits."""
-    data = data.removeprefix(b"\xef\xbb\xbf")
-    total = data.count(b"\n") + (not data.endswith(b"\n") and len(data) > 0)
-    if offset > max(total, 1):
-        raise ToolError(f"file {path!r} has {total} lines, and line {offset} is past its end; use a smaller offset")
-    start = 0
-    for _ in range(offset - 1):
-        start = data.index(b"\n", start) + 1
-    end, lines, cut_line = start, 0, False
-    while lines < limit and end < len(data):
-        after = data.find(b"\n", end) + 1 or len(data)
-        if after - start > READ_BYTES_MAX:
-            cut_line = lines == 0  # a single line that does not fit: its start is better than nothing
-            end = start + READ_BYTES_MAX if cut_line else end
-            lines += cut_line
-            break
-        end, lines = after, lines + 1
-    # A cut may fall into a character; what is left of it is dropped. Bytes that are no UTF-8 show as replacements.
-    text = data[start:end].decode(errors="ignore" if cut_line else "replace").replace("\r\n", "\n")
-    following = offset + lines
-    excerpt: dict[str, Json] = {"content": text, "first_line": offset, "lines": lines, "total_lines": total}
-    excerpt["next_offset"] = following if following <= total else None
-    if cut_line:
-        excerpt["note"] = f"Line {offset} has more than {READ_BYTES_MAX} bytes; only its start is shown."
-    elif following <= total:
-        excerpt["note"] = f"There are {total - following + 1} more lines; go on with offset {following}."
-    return excerpt

@@ -21,7 +21,14 @@ from trouper.tools.builtin.session_files import (
 from trouper.tools.context import ToolContext
 from trouper.tools.define import tool
 from trouper.tools.guards.descriptors import Entry
-from trouper.tools.guards.linear_grep import PATTERN_CHARS_MAX, Match, Searcher, compile_pattern, glob_matches
+from trouper.tools.guards.linear_grep import (
+    PATTERN_CHARS_MAX,
+    Match,
+    Searcher,
+    compile_pattern,
+    glob_matches,
+    is_binary,
+)
 from trouper.tools.guards.names import NAME_BYTES_MAX
 from trouper.tools.guards.refusal import Refused
 from trouper.tools.guards.rooted import RootedFiles
@@ -132,19 +139,31 @@ def _matches(
     for entry in [start] if start.kind == "file" else _walk(files, path):
         if entry.kind != "file" or (entry is not start and not _chosen(entry, glob)):
             continue
-        trio.from_thread.check_cancelled()
         try:
-            data = files.read(entry.path)
+            yield from ((entry, match) for match in _matches_in(files, entry, searcher, spent))
         except Refused:
             if entry is start:
                 raise
-            spent.skipped += 1  # too large, a hard link, an odd name, or gone meanwhile
+            spent.skipped += 1  # a hard link, an odd name, or gone meanwhile
             continue
-        spent.files += 1
-        spent.bytes += len(data)
-        for match in searcher.search(data, lines_max=SEARCH_LINES_MAX - spent.lines):
-            yield entry, match
-        spent.lines += data.count(b"\n") + 1
+        if spent.up:
+            return
+
+
+def _matches_in(files: RootedFiles, entry: Entry, searcher: Searcher, spent: _Spent) -> Iterator[Match]:
+    line = 0
+    for number, block in enumerate(files.line_blocks(entry.path)):
+        trio.from_thread.check_cancelled()
+        spent.bytes += len(block)
+        if number == 0:
+            spent.files += 1
+            spent.lines += 1
+            if is_binary(block):
+                return
+        for match in searcher.search(block, lines_max=SEARCH_LINES_MAX - spent.lines):
+            yield Match(line + match.line, match.text)
+        line += block.count(b"\n")
+        spent.lines += block.count(b"\n")
         if spent.up:
             return
 

@@ -9,11 +9,13 @@ import trio
 
 from trouper.tools.context import ToolContext
 from trouper.tools.guards.names import PATH_BYTES_MAX
-from trouper.tools.guards.rooted import RootedFiles, files_at
+from trouper.tools.guards.rooted import DEFAULT_QUOTA, RootedFiles, files_at
 from trouper.tools.schema import Param
 
 PAGE_DEFAULT = 200
 PAGE_MAX = 1000
+#: The largest file that is read, if only in parts.
+FILE_READ_MAX = DEFAULT_QUOTA.bytes_max
 #: File work waits for file work, and never for the journal's threads.
 _THREADS_MAX = 8
 _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trouper_file_threads")

@@ -55,6 +55,10 @@ class Entry:
         return "/".join(self.parts) or "."
 
 
+#: For what is hashed piece by piece.
+new_hash = hashlib.sha256
+
+
 def content_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

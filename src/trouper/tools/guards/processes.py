@@ -6,8 +6,10 @@ ends everything that the command has started. What holds, and where it stops:
 * The command and all its descendants are gone when `run` returns or is cancelled, also those that forked twice and called `setsid`. On Linux: the
   warden is their subreaper. Elsewhere: the command's process group only.
 * If the runtime itself is killed, the warden sees its socket close and ends the command.
-* A command that kills its own warden is still found by its session and by a marker in its environment. Only a process that does both, leaves the
-  session and clears its environment, and whose warden was killed, can survive. This is a guard against accidents and ordinary attacks, not a sandbox:
+* A fork bomb is counted, stopped (a stopped process cannot fork) and then killed. An ordinary user's is bound by the kernel's limit on processes; root's,
+  whom it does not bind, by a control group (`fence.py`) where one can be made, and else only by how quickly it is noticed.
+* A command that kills its own warden is still found by its control group, by its session and by a marker in its environment. Only a process that
+  leaves all of them, and whose warden was killed, can survive. This is a guard against accidents and ordinary attacks, not a sandbox:
   a command runs as the user who runs the runtime, and can read what that user can. For more, run the whole of it in a container.
 * Output is read to the end, so that the command never blocks on a full pipe, but only the head and the tail of it are kept.
 """
@@ -23,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +34,8 @@ from typing import Literal, TypeAlias
 import trio
 from attrs import field, frozen
 
+from trouper.tools.guards import warden
+from trouper.tools.guards.fence import Fence
 from trouper.tools.guards.refusal import Refused
 
 #: stream name, text
@@ -39,14 +44,16 @@ Listener: TypeAlias = Callable[[str, str], None]
 Outcome: TypeAlias = Literal["exited", "signalled", "timed_out", "too_many_processes", "lost"]
 
 ARGUMENTS_BYTES_MAX = 100_000
-_WARDEN = str(Path(__file__).with_name("warden.py"))
+_WARDEN = warden.__file__
 _MARKER = "TROUPER_COMMAND"
 _READ_BYTES = 256 * 1024
 #: How long the runtime waits for the warden beyond the grace period, and for the ends of the streams after the end of the command.
 _WARDEN_PATIENCE_S = 8.0
 _STREAM_PATIENCE_S = 2.0
+#: How often processes without a warden are looked for.
+_LOOKS = 3
 #: The controls of the warden. Tests switch them off one by one to see that each is needed.
-CONTROLS: Mapping[str, bool] = {"subreaper": True, "no_new_privs": True, "kill_tree": True}
+CONTROLS: Mapping[str, bool] = {"subreaper": True, "no_new_privs": True, "kill_tree": True, "fence": True}
 
 
 class CommandRefused(Refused):
@@ -118,6 +125,7 @@ async def run(
     _check_arguments(argv)
     marker = secrets.token_hex(16)
     order = {
+        "name": f"trouper-{os.getpid()}-{marker[:8]}",
         "argv": list(argv),
         "environment": {**environment, _MARKER: marker},
         "grace_s": limits.grace_s,
@@ -189,7 +197,7 @@ async def _attend(
             with trio.move_on_after(limits.grace_s + _WARDEN_PATIENCE_S):
                 await reports.wait_ended()
         if reports.lost:
-            await trio.to_thread.run_sync(_end_strays, marker, reports.pid)
+            await trio.to_thread.run_sync(_end_strays, marker, reports.pid, reports.fence)
         # The streams end with the last process that holds them; one that the kernel will not let go must not hold us up.
         nursery.cancel_scope.deadline = trio.current_time() + _STREAM_PATIENCE_S
     return clock.cancelled_caught
@@ -209,7 +217,7 @@ async def _see_out(
         process.kill()
         await process.wait()
     if reports.lost:
-        await trio.to_thread.run_sync(_end_strays, marker, reports.pid)
+        await trio.to_thread.run_sync(_end_strays, marker, reports.pid, reports.fence)
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             await stream.aclose()
@@ -222,6 +230,7 @@ class _Reports:
         self._control = control
         self._buffer = b""
         self.pid: int | None = None
+        self.fence: Fence | None = None
         self.failure: str | None = None
         self.ended = False
         self.left_behind = 0
@@ -250,7 +259,9 @@ class _Reports:
     def _take(self, line: str) -> None:
         word, _, rest = line.partition(" ")
         if word == "started":
-            self.pid = int(rest)
+            pid, _, fence = rest.partition(" ")
+            self.pid = int(pid)
+            self.fence = Fence(fence) if fence else None
         elif word == "failed":
             self.failure = rest
         elif word == "ended":
@@ -375,29 +386,35 @@ def _process_ids() -> list[int]:
         return []
 
 
-def _end_strays(marker: str, session: int | None) -> None:
-    """The command killed its warden: end whatever is in its session or carries its marker."""
+def _end_strays(marker: str, session: int | None, fence: Fence | None) -> None:
+    """The command killed its warden: end whatever is in its fence, in its session or carries its marker."""
     if session is not None and sys.platform != "linux":
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
-    for _ in range(20):
-        strays = [pid for pid in _process_ids() if _is_stray(pid, marker.encode(), session)]
-        if not strays:
-            return
-        for pid in strays:
+    until = time.monotonic() + _WARDEN_PATIENCE_S
+    if fence is not None:
+        fence.end(until)
+    named = marker.encode()
+
+    def strays() -> set[int]:
+        return {pid for pid in _process_ids() if _is_stray(pid, named, session)}
+
+    # One look does not do: a process that is just being replaced by another program has no environment for a moment.
+    for _ in range(_LOOKS):
+        for pid in warden.halt(strays, lambda pid, known: _is_stray(pid, named, session), until):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
 def _is_stray(pid: int, marker: bytes, session: int | None) -> bool:
+    status = warden.status_of(pid)
+    if status is None:
+        return False
+    if session is not None and status[2] == session:
+        return True
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        if fields[0] in (b"Z", b"X"):
-            return False
-        if session is not None and int(fields[3]) == session:
-            return True
         return marker in Path(f"/proc/{pid}/environ").read_bytes()
-    except (OSError, IndexError):
+    except OSError:
         return False
 
 

@@ -22,7 +22,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,7 +35,6 @@ from trouper.tools.guards.descriptors import (
     OPEN_DIRECTORY,
     Entry,
     FileRefused,
-    content_hash,
     entries_of,
     entry_of,
     from_os,
@@ -43,6 +42,7 @@ from trouper.tools.guards.descriptors import (
     make_directory,
     make_trusted,
     missing,
+    new_hash,
     not_plain,
     open_in,
     open_regular,
@@ -121,6 +121,29 @@ class RootedFiles:
         with self.open(path) as (descriptor, status):
             return self._read_all(descriptor, status, path)
 
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """A regular file of any size, a piece at a time."""
+        with self.open(path) as (descriptor, _):
+            while piece := os.read(descriptor, _CHUNK):
+                yield piece
+
+    def line_blocks(self, path: str) -> Iterator[bytes]:
+        """The same, cut after line ends; only a line that is longer than `quota.file_bytes_max` comes in parts."""
+        rest: list[bytes] = []
+        held = 0
+        for piece in self.pieces(path):
+            end = piece.rfind(b"\n") + 1
+            if not end and held + len(piece) > self._quota.file_bytes_max:
+                end = len(piece)
+            if end:
+                yield b"".join([*rest, piece[:end]])
+                rest, held = [], 0
+            if end < len(piece):
+                rest.append(piece[end:])
+                held += len(piece) - end
+        if rest:
+            yield b"".join(rest)
+
     @contextmanager
     def open(self, path: str) -> Iterator[tuple[int, os.stat_result]]:
         """A regular file, open for reading, and what it is."""
@@ -188,6 +211,31 @@ class RootedFiles:
             if expected_hash is not None:
                 require_hash(self._read_in(parent, parts) if before else None, expected_hash, parts)
             return self._put(parent, parts, data, before)
+
+    def write_pieces(self, path: str, pieces: Iterable[bytes]) -> Written:
+        """The same for what is not held in memory as a whole. Only the room that is left for all files limits its size."""
+        parts = _file_parts(path)
+        with self._lock, self._directory(parts[:-1], create=True) as parent:
+            before = self._replaceable(parent, parts)
+            self._usage = None  # Counted afresh: the room that is left is all there is to go by.
+            self._admit(grown_bytes=0, new_entries=0 if before else 1)
+            room = self._quota.bytes_max - self.usage().bytes + (before.st_size if before else 0)
+            try:
+                return self._replace(parent, parts, self._within(pieces, room), before)
+            finally:
+                self._usage = None
+
+    def _within(self, pieces: Iterable[bytes], room: int) -> Iterator[bytes]:
+        size = 0
+        for piece in pieces:
+            size += len(piece)
+            if size > room:
+                raise FileRefused(
+                    f"only {max(room, 0)} of the {self._quota.bytes_max} bytes that the session's files may take are left; "
+                    "delete what is no longer needed",
+                    room=room,
+                )
+            yield piece
 
     def edit(self, path: str, change: Callable[[bytes], bytes], *, expected_hash: str | None = None) -> Written:
         """Replace a file by `change(its bytes)`; nothing else writes in between. Its mode is kept."""
@@ -351,13 +399,23 @@ class RootedFiles:
                 path=parts[-1],
             )
         self._admit(len(data) - (before.st_size if before else 0), 0 if before else 1)
+        return self._replace(parent, parts, (data,), before)
+
+    def _replace(
+        self, parent: int, parts: tuple[str, ...], pieces: Iterable[bytes], before: os.stat_result | None
+    ) -> Written:
+        """Put a whole new file in the place of the old one, or nothing."""
         mode = stat.S_IMODE(before.st_mode) & 0o777 if before else FILE_MODE
         temporary = f"{TEMPORARY_PREFIX}{_PROCESS_TOKEN}-{secrets.token_hex(6)}"
+        size, digest = 0, new_hash()
         try:
             descriptor = open_in(temporary, CREATE_FILE, FILE_MODE, dir_fd=parent)
             try:
                 os.fchmod(descriptor, mode)  # the umask has had its say in open()
-                write_all(descriptor, data)
+                for piece in pieces:
+                    write_all(descriptor, piece)
+                    digest.update(piece)
+                    size += len(piece)
                 if self._durable:
                     os.fsync(descriptor)
             finally:
@@ -371,7 +429,7 @@ class RootedFiles:
             raise
         if self._durable:
             os.fsync(parent)
-        return Written("/".join(parts), before is None, len(data), content_hash(data))
+        return Written("/".join(parts), before is None, size, digest.hexdigest())
 
     def _admit(self, grown_bytes: int, new_entries: int) -> None:
         """Count a write in, or refuse it. The count is renewed before any refusal."""

@@ -1,0 +1,125 @@
+"""`trouper approvals`: list the calls that wait for somebody's approval, approve or deny them. Looking needs no lock; the answer goes to the process that owns the root.
+
+An approval is for the one call that is listed, with the arguments it is listed with.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from trouper import codec
+from trouper._errors import UsageError
+from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.terminal import Terminal, clean_line, when
+from trouper.cli.views import View, open_view
+from trouper.core.calls import Call
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="trouper approvals", description=__doc__)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    _finish(parser, _ls, inherited=False)
+    _finish(commands.add_parser("ls", help="those that wait, by session (the default)"), _ls)
+    approve = commands.add_parser("approve", help="let a call run, as it is listed")
+    approve.add_argument("call", metavar="ID")
+    approve.add_argument("--always", action="store_true", help="and every later call of this tool in its session")
+    _finish(approve, _approve)
+    deny = commands.add_parser("deny", help="refuse a call; the model is told")
+    deny.add_argument("call", metavar="ID")
+    deny.add_argument("--reason", default="", help="what the model is told")
+    _finish(deny, _deny)
+    options = parser.parse_args(arguments)
+    code: int = options.command(options)
+    return code
+
+
+def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
+    parser.add_argument(
+        "--session",
+        metavar="ID",
+        default=argparse.SUPPRESS if inherited else None,
+        help="only this session's; needed when calls of two sessions have the same ID",
+    )
+    add_root(parser, inherited=inherited)
+    add_json(parser, inherited=inherited)
+    parser.set_defaults(command=command)
+
+
+@frozen
+class Waiting:
+    """A call that waits for its approval."""
+
+    session: str
+    call: Call
+    expires_at: float
+
+    def as_json(self) -> dict[str, object]:
+        request = self.call.request
+        return {
+            "session": self.session,
+            "call": request.id,
+            "tool": request.name,
+            "arguments": request.arguments,
+            "expires_at": self.expires_at,
+        }
+
+
+def waiting(view: View, session: str | None) -> list[Waiting]:
+    found = []
+    for name, state in view.states(session):
+        calls = {call.id: call for call in state.turn.calls} if state.turn is not None else {}
+        found += [Waiting(name, calls[id], expires_at) for id, expires_at in state.approvals if id in calls]
+    return found
+
+
+def _ls(options: argparse.Namespace) -> int:
+    out = Terminal()
+    with open_view(root_of(options)) as view:
+        found = waiting(view, options.session)
+    if options.json:
+        for each in found:
+            out.json(each.as_json())
+        return 0
+    rows = [
+        (
+            each.call.id,
+            each.session,
+            when(each.expires_at),
+            each.call.request.name,
+            clean_line(codec.dumps(each.call.request.arguments).decode(), 200),
+        )
+        for each in found
+    ]
+    out.table(("CALL", "SESSION", "LAPSES", "TOOL", "ARGUMENTS"), rows)
+    return 0
+
+
+def _approve(options: argparse.Namespace) -> int:
+    return _answer(options, {"do": "approve", "always": options.always}, "approved")
+
+
+def _deny(options: argparse.Namespace) -> int:
+    return _answer(options, {"do": "deny", "reason": options.reason}, "denied")
+
+
+def _answer(options: argparse.Namespace, request: dict[str, object], done: str) -> int:
+    from trouper.cli.hosting import change
+
+    root, out = root_of(options), Terminal()
+    with open_view(root) as view:
+        found = [each for each in waiting(view, options.session) if each.call.id == options.call]
+    if not found:
+        raise UsageError(f"no call {options.call!r} waits for an approval; `trouper approvals` lists those that do")
+    if len(found) > 1:
+        sessions = ", ".join(repr(each.session) for each in found)
+        raise UsageError(f"calls {options.call!r} of {sessions} wait for an approval; say which with --session")
+    session = found[0].session
+    change(root, {**request, "session": session, "id": options.call}, owner_only=True)
+    if options.json:
+        out.json({"ok": True, "session": session, "call": options.call})
+    else:
+        out.line(f"{done}: {clean_line(options.call)} of {clean_line(session)}")
+    return 0
