@@ -72,6 +72,18 @@ logger = logging.getLogger("trouper.runtime")
 
 
 @frozen
+class Picture:
+    """What a snapshot is made of."""
+
+    #: The last record that every state has taken in.
+    seq: int
+    #: The last that any of them may have taken in. Buffered records are part of a state before they are on the disk, and a snapshot must not outlive them there (I17).
+    covers: int
+    #: Name, tag and state of each; no state: as it is in the snapshot before.
+    sections: tuple[tuple[str, str, bytes | None], ...]
+
+
+@frozen
 class RuntimeStatistics:
     """A runtime in figures: see `Runtime.statistics()`."""
 
@@ -452,14 +464,15 @@ class Runtime(Overview):
             await self._write_snapshot()
 
     async def _write_snapshot(self) -> None:
-        """State of every session as of the last record that all of them have taken in (J13). Optional: a failure costs time, not data."""
+        """A failure costs time, not data: a snapshot is optional (J13)."""
         self._since_snapshot = 0
+        await self._put_down(self._pictured())
+
+    def _pictured(self) -> Picture:
+        """The state of every session, all at this very moment."""
         writers: list[SessionActor | MemoryKeeper] = [*self._actors.values(), self.memory]
         in_flight = [writer.in_flight for writer in writers if writer.in_flight is not None]
-        seq = min([self._log.durable, *(first - 1 for first in in_flight)])
-        # Buffered records are part of a state before they are on the disk; a snapshot must not outlive them there (I17).
-        covered = self._log.last
-        live = [
+        live: list[tuple[str, str, bytes | None]] = [
             (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq))
             for name, actor in self._actors.items()
             if actor.next_seq
@@ -467,12 +480,19 @@ class Runtime(Overview):
         if self.memory.next_seq:
             live.append((MEMORY_STREAM, IDLE, encode_memories(self.memory.memories, self.memory.next_seq)))
         rest = [section for section in self._roster.untouched() if section[0] not in self._actors]
+        return Picture(
+            seq=min([self._log.durable, *(first - 1 for first in in_flight)]),
+            covers=self._log.last,
+            sections=(*rest, *live),
+        )
+
+    async def _put_down(self, picture: Picture) -> None:
         try:
-            await self.writer.wait_durable(covered)
+            await self.writer.wait_durable(picture.covers)
             if self.writer.is_threaded:
-                await trio.to_thread.run_sync(self._log.write_snapshot, seq, [*rest, *live])
+                await trio.to_thread.run_sync(self._log.write_snapshot, picture.seq, picture.sections)
             else:
-                self._log.write_snapshot(seq, [*rest, *live])
+                self._log.write_snapshot(picture.seq, picture.sections)
         except (OSError, JournalError) as error:
             logger.warning("no snapshot was written: %s; the next start folds the records instead", error)
 

@@ -248,7 +248,7 @@ class Session(BackgroundSide):
         if self._state.turn is not None and self._state.turn.number == turn.number:
             with trio.CancelScope(shield=True):
                 try:
-                    await self._interrupt(Interrupt(self._now(), "the caller left the turn", turn.number))
+                    await self._stop(Interrupt(self._now(), "the caller left the turn", turn.number))
                 except (SessionEnded, CommandRejected, JournalFailed):
                     return
         running = self._state.turn
@@ -274,17 +274,17 @@ class Session(BackgroundSide):
 
     async def interrupt(self, reason: str = "") -> None:
         """End the running turn, if any. Returns when it is recorded and its work has really stopped, or the grace period is over."""
-        await self._interrupt(Interrupt(self._now(), reason))
+        await self._stop(Interrupt(self._now(), reason))
 
-    async def _interrupt(self, command: Interrupt) -> None:
+    async def _stop(self, command: Interrupt | CancelCall) -> None:
         stopped = await self._ask(command)
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in stopped.cancelled:
                 await running.wait_done()
 
     async def cancel(self, id: str, reason: str = "") -> None:
-        """Cancel a call or a background task by its id."""
-        await self._ask(CancelCall(CallId(id), self._now(), reason))
+        """Cancel a call or a background task by its id. Returns when that is recorded and its work has really stopped, or the grace period is over."""
+        await self._stop(CancelCall(CallId(id), self._now(), reason))
 
     async def compact(self) -> CompactionEnded | None:
         """Make the context smaller now. Returns what was done; `None` if there was nothing worth doing."""

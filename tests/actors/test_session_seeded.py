@@ -126,20 +126,23 @@ def test_what_a_caller_was_told_survives_a_power_cut() -> None:
 
 
 async def with_a_snapshot(stage: Stage, eye: EachStep, at: int) -> bool:
-    """Write a snapshot before the nth step of a turn; whether the turn had so many."""
+    """Take a snapshot before the nth step of a turn, and put it down after it; whether the turn had so many."""
     async with stage.open(the_busy_script()) as runtime:  # type: ignore[attr-defined]
         session = await warm_up(runtime)
         left = at
+        pictures: list[Any] = []
 
         def look() -> None:
             nonlocal left
             left -= 1
             if left == 0:
-                _now(runtime._write_snapshot())
+                pictures.append(runtime._pictured())
 
         eye.look = look
         await session.ask("do three things")
         eye.look = None
+        for picture in pictures:
+            await runtime._put_down(picture)
         log = open_log(ROOT, disk=stage.disk.fork())  # type: ignore[attr-defined]
         try:
             whole = fold(raw.payload for raw in log.records(stream="s"))
@@ -148,12 +151,6 @@ async def with_a_snapshot(stage: Stage, eye: EachStep, at: int) -> bool:
         finally:
             log.close()
         return left <= 0
-
-
-def _now(coroutine: Any) -> None:
-    """Run what never waits here: on a simulated disk there is no thread to wait for."""
-    with pytest.raises(StopIteration):
-        coroutine.send(None)
 
 
 def test_a_snapshot_at_any_step_of_a_turn_is_true() -> None:
