@@ -1,14 +1,30 @@
 """A reply under way: chunks in, a message out.
 
+A client is foreign code: a chunk that does not hold what its class says ends the call here, before it can get into the journal and break the session for good.
+
 Adjacent pieces of text become one part, so do those of thinking, up to the signature that seals them. A call enters the message only when it is
 whole; half-built ones never do (L13). Lengths of the pieces are kept as they came, so that the exact stream can be told again (M5).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE as _NO_USAGE
-from trouper.core.messages import Json, Kind, Message, Opaque, Part, Text, Thinking, ToolCall, Usage
+from trouper.core.messages import (
+    Json,
+    Kind,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    ProviderPart,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+)
 from trouper.models.chunks import (
     CallDelta,
     CallEnd,
@@ -20,6 +36,10 @@ from trouper.models.chunks import (
     ThinkingChunk,
     UsageChunk,
 )
+
+#: How deep a provider's own fields may be nested: what has to be written and read again must not exhaust the stack.
+OPAQUE_DEPTH_MAX = 64
+_TOKENS_MAX = 2**63 - 1
 
 
 class OpenCall:
@@ -56,6 +76,8 @@ class Draft:
     def add(self, chunk: Chunk) -> None:
         match chunk:
             case TextChunk(text, opaque):
+                if type(text) is not str or opaque is not None:
+                    _check_text(text, opaque)
                 if self._thinking:
                     self._close_thinking()
                 if opaque is not None and self._text:
@@ -69,6 +91,8 @@ class Draft:
                 if not self.progressed and text and not text.isspace():
                     self.progressed = True
             case ThinkingChunk(text, signature, opaque):
+                if type(text) is not str or signature is not None or opaque is not None:
+                    _check_text(text, opaque, signature)
                 if self._text:
                     self._close_text()
                 if opaque is not None and text and self._thinking:
@@ -82,27 +106,35 @@ class Draft:
                 if signature is not None or opaque is not None:
                     self._close_thinking(signature, opaque)
             case CallStart(index, name, id, opaque):
+                _check_text(name, opaque, id)
                 self.close_parts()
                 call = self._calls[index] = OpenCall(name, id, opaque)
                 self._order.append(call)
                 self.progressed = True
             case CallDelta(index, fragment):
+                if type(fragment) is not str:
+                    _check_text(fragment)
                 self.chars += len(fragment)
                 if index in self._calls:
                     self._calls[index].buffer.append(fragment)
             case CallEnd(index, arguments, opaque):
+                if opaque is not None:
+                    _check_opaque(opaque)
                 if index in self._calls:
                     call = self._calls[index]
                     call.ended = True
                     call.arguments = arguments
                     call.opaque = opaque if opaque is not None else call.opaque
             case PartChunk(part):
+                _check_part(part)
                 self.close_parts()
                 self._order.append(part)
                 self.progressed = True
             case UsageChunk(usage):
+                _check_usage(usage)
                 self.usage = usage
-            case Done():
+            case Done(stop_reason, detail):
+                _check_text(stop_reason, None, detail)
                 self.done = chunk
             case _:
                 pass  # A keep-alive says nothing.
@@ -167,3 +199,43 @@ class Draft:
     @property
     def thinking(self) -> str:
         return "".join(item.text for item in self._order if isinstance(item, Thinking)) + "".join(self._thinking)
+
+
+def _check_text(text: object, opaque: object = None, also: object = None) -> None:
+    if not isinstance(text, str) or not isinstance(also, str | None):
+        raise TypeError(f"a chunk holds {type(also if isinstance(text, str) else text).__name__} where text belongs")
+    if opaque is not None:
+        _check_opaque(opaque)
+
+
+def _check_opaque(opaque: object) -> None:
+    if not isinstance(opaque, Opaque):
+        raise TypeError(f"a chunk holds {type(opaque).__name__} where provider fields belong; wrap them in Opaque")
+    level: list[Json] = [opaque.data]
+    for _ in range(OPAQUE_DEPTH_MAX):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, Mapping) else each)
+            if isinstance(inner, Mapping | list | tuple)
+        ]
+        if not level:
+            return
+    raise ValueError(f"a provider's fields are nested more than {OPAQUE_DEPTH_MAX} deep")
+
+
+def _check_part(part: object) -> None:
+    if not isinstance(part, Text | Thinking | Media | ProviderPart):
+        raise TypeError(
+            f"{type(part).__name__} is no part of a reply that comes whole; calls come as CallStart and CallEnd"
+        )
+    if part.opaque is not None:
+        _check_opaque(part.opaque)
+
+
+def _check_usage(usage: object) -> None:
+    if not isinstance(usage, Usage):
+        raise TypeError(f"a usage chunk holds {type(usage).__name__}, not Usage")
+    for count in (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning):
+        if count is not None and (type(count) is not int or abs(count) > _TOKENS_MAX):
+            raise TypeError(f"{usage!r} does not count whole tokens")

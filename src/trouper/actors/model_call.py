@@ -198,6 +198,8 @@ class ModelCall:
                 draft.add(chunk)
                 continue
             if type(chunk) is Switched:
+                if not isinstance(chunk.fault, Fault):
+                    raise TypeError(f"a switch holds {type(chunk.fault).__name__}, not Fault")
                 if self._on_retry is not None:
                     self._on_retry(self._number, chunk.fault, 0.0)
                 continue
