@@ -169,6 +169,19 @@ async def test_the_queue_is_bounded_and_says_so(autojump_clock, open_checked, jo
     assert [received.text for received in recorded(journal, InputReceived)] == ["one", "a", "b"]
 
 
+async def test_a_full_queue_that_an_interrupt_left_behind_is_taken_in_by_the_next_word(autojump_clock, open_checked):
+    """I25, I26: nobody else would ever take it in."""
+    model = Scripted([reply(stall(50), "never"), reply("All.")])
+    async with open_checked(model, limits=Limits(queued_inputs=2)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("one"):
+            await session.send("two")
+            await session.send("three")
+            await session.interrupt()
+        assert (await session.ask("four")).text == "All."
+    assert [message.text for message in model.requests[1].messages] == ["one", "two", "three", "four"]
+
+
 async def test_new_words_from_the_user_start_the_loop_guard_anew(autojump_clock, open_checked, journal):
     """L10, L23"""
     model = Scripted([reply(call("slow"))] * 4 + [reply("Done.")])

@@ -212,7 +212,8 @@ def _submit(decision: Decision, command: Submit) -> None:
             f"session {state.session!r} is mid-turn; wait for the turn, call interrupt(), or send() to steer it",
             session=state.session,
         )
-    if len(state.queue) >= command.queue_max:
+    # Between turns nothing has to wait: the turn that begins takes in all that an interrupt left behind.
+    if busy and len(state.queue) >= command.queue_max:
         raise CommandRejected(
             f"session {state.session!r} has {len(state.queue)} messages waiting; wait until the turn has taken them in",
             session=state.session,
