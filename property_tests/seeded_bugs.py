@@ -694,7 +694,7 @@ BUGS: tuple[Bug, ...] = (
         "endless-input",
         "input is queued without a bound while a turn runs (I25)",
         "core/decisions.py",
-        "    if len(state.queue) >= command.queue_max:\n",
+        "    if busy and len(state.queue) >= command.queue_max:\n",
         "    if command.queue_max < 0:\n",
         (STEERING,),
     ),
