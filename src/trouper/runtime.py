@@ -284,7 +284,7 @@ class Runtime(Overview):
             after,
             number=lambda record: record.seq,
             settle=self._settle,
-            past=lambda after: self._past_records(after, self._log.durable),
+            past=lambda after, _: self._past_records(after, self._log.durable),
             is_over=lambda: self._closed,
         )
 
@@ -416,17 +416,17 @@ class Runtime(Overview):
             if not is_gap(raw.payload):
                 yield codec.decode(raw.payload, raw.seq)
 
-    def _past_events(self, session: str, after: int, upto: int) -> Iterator[SessionEvent]:
-        """Recorded events of a session with numbers in (after, upto)."""
+    def _past_events(self, session: str, after: int, upto: int, read: int) -> Iterator[SessionEvent]:
+        """Recorded events of a session with numbers in (after, upto); `read`: a record before which there are none of them."""
         if after + 1 >= upto:
             return
-        for raw in self._log.records(stream=session):
+        for raw in self._log.records(max(0, read - 1), session):
             if is_gap(raw.payload):
                 continue
             record = codec.decode(raw.payload, raw.seq)
             for offset, event in enumerate(record.events, record.n):
                 if after < offset < upto:
-                    yield SessionEvent(offset, record.at, event)
+                    yield SessionEvent(offset, record.at, event, raw.seq)
             if record.n + len(record.events) >= upto:
                 return
 

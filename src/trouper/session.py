@@ -354,7 +354,9 @@ class Session(BackgroundSide):
             after,
             number=lambda told: told.seq,
             settle=self._runtime._settle,
-            past=lambda after: self._runtime._past_events(self.id, after, actor.next_seq),
+            past=lambda after, last: self._runtime._past_events(
+                self.id, after, actor.next_seq, 0 if last is None else last.record
+            ),
             is_over=lambda: self._ref.exit is not None,
         )
 

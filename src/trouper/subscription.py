@@ -31,7 +31,7 @@ class Subscription(Generic[T]):
         *,
         number: Callable[[T], int],
         settle: Callable[[], Awaitable[None]],
-        past: Callable[[int], Iterator[T]],
+        past: Callable[[int, T | None], Iterator[T]],
         is_over: Callable[[], bool],
     ) -> None:
         if not isinstance(after, int):
@@ -42,9 +42,10 @@ class Subscription(Generic[T]):
         self._number = number
         #: Waits until everything that was handed over is in the journal.
         self._settle = settle
-        #: What the journal holds after a number, as far as everybody may know of it.
+        #: What the journal holds after a number, as far as everybody may know of it; with what was read last, from which to go on.
         self._past = past
         self._is_over = is_over
+        self._last: T | None = None
         self._backlog: Iterator[T] | None = None
         self._is_live = False
         self._burst = 0
@@ -58,12 +59,13 @@ class Subscription(Generic[T]):
             item = await (self._next_live() if self._is_live else self._next_past())
             if item is not None and self._number(item) > self._after:
                 self._after = self._number(item)
+                self._last = item
                 return item
 
     async def _next_past(self) -> T | None:
         if self._backlog is None:
             await self._settle()
-            self._backlog = self._past(self._after)
+            self._backlog = self._past(self._after, self._last)
         self._burst += 1
         if self._burst % _BURST == 0:
             await trio.lowlevel.checkpoint()

@@ -9,6 +9,7 @@ from session_watch import names, recorded, watched
 from trouper import Limits, tool
 from trouper.core.events import TurnEnded
 from trouper.core.live import CaughtUp, TextDelta
+from trouper.journal.memory_disk import MemoryDisk, MemoryFile
 from trouper.models import Scripted, call, reply, stall
 
 
@@ -74,6 +75,44 @@ async def test_a_reader_that_is_too_slow_reads_on_from_the_journal(autojump_cloc
             await session.ask("go")
             assert trio.current_time() - begun < 1  # Nobody waited.
     assert got == list(range(len(got))) and len(got) > 100
+
+
+class ReadCounted(MemoryDisk):
+    """Counts the bytes that are read."""
+
+    read = 0
+
+    def open_read(self, path):
+        disk, file = self, super().open_read(path)
+
+        class Counted(MemoryFile):
+            __slots__ = ()
+
+            def pread(self, size, offset):
+                found = super().pread(size, offset)
+                disk.read += len(found)
+                return found
+
+        return Counted(file._node)
+
+
+async def test_a_reader_that_lags_does_not_have_the_whole_journal_read_again(autojump_clock, open_checked):
+    """I33: what others would wait for is what it missed, however long the journal is."""
+    disk = ReadCounted()
+    model = Scripted([reply("word " * 700)], exhausted="repeat")
+    async with open_checked(model, limits=Limits(subscriber_events=2), disk=disk) as runtime:
+        session = await runtime.session("s")
+        reader, read, seqs = session.events(), [], []
+        for _ in range(400):
+            await session.ask("go")
+            before = disk.read
+            while not seqs or seqs[-1] < session.statistics().events - 1:
+                told = await anext(reader)
+                seqs.append(told.seq)
+            read.append(disk.read - before)
+        written = sum(len(node.data) for node in disk._files.values())
+    assert seqs == list(range(len(seqs)))
+    assert max(read[-50:]) < written / 2
 
 
 async def test_a_slow_reader_of_a_turn_is_told_and_still_gets_the_result(autojump_clock, open_checked):

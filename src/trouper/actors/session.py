@@ -83,6 +83,8 @@ class SessionEvent:
     seq: int
     at: float
     event: Any
+    #: The number of its record in the journal, by which `runtime.events()` counts.
+    record: int = 0
 
 
 @frozen
@@ -371,7 +373,7 @@ class SessionActor:
                 feed.push(event)
         if self.event_feeds:
             for offset, event in enumerate(record.events):
-                told = SessionEvent(record.n + offset, record.at, event)
+                told = SessionEvent(record.n + offset, record.at, event, record.seq)
                 for feed in self.event_feeds:
                     feed.push(told)
 
