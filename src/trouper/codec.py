@@ -24,7 +24,6 @@ from typing import Any
 
 import attrs
 import orjson
-from attrs import frozen
 from cattrs import Converter
 
 from trouper._errors import WorldError
@@ -35,6 +34,7 @@ from trouper.core.messages import Json, Part
 from trouper.core.notification import NotificationCommand, NotificationEvent
 from trouper.core.schedule import ScheduleCommand, ScheduledMessage, ScheduledRun, ScheduleEvent, When
 from trouper.core.task_events import TaskCommand, TaskEvent
+from trouper.core.values import changed, frozen
 from trouper.reading import Reader, class_reader, tuple_reader
 from trouper.writing import Writer, class_writer, tuple_writer
 
@@ -271,7 +271,7 @@ def reread(record: Record, body: bytes) -> Record:
     value = loads(body)
     read = tuple(event_from_json(event) for event in value["events"])
     cause = _cause_from_json(type(record.cause).__name__, value["cause"], read[0])
-    return attrs.evolve(record, cause=cause, events=read)
+    return changed(record, cause=cause, events=read)
 
 
 def decode(payload: bytes, seq: int = 0) -> Record:

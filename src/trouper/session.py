@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import attrs
 import trio
 from attrs import frozen
 
@@ -28,6 +27,7 @@ from trouper.core.ids import CallId
 from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
 from trouper.core.session import Phase, State
+from trouper.core.values import changed
 from trouper.journal import JournalFailed
 from trouper.models.protocol import Model
 from trouper.services.session_side import BackgroundSide
@@ -225,8 +225,8 @@ class Session(BackgroundSide):
             if verdict.denied is not None:
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if model is not None:
-            options = attrs.evolve(command.options, model=model.name, window=model.context_window)
-            command = attrs.evolve(command, options=options)
+            options = changed(command.options, model=model.name, window=model.context_window)
+            command = changed(command, options=options)
             self._actor.overrides[model.name] = model
         feeds.append(feed)
         turn: Turn | None = None
@@ -270,7 +270,7 @@ class Session(BackgroundSide):
 
     async def send(self, text: str, *, attachments: Sequence[Attachment] = ()) -> None:
         """Queue input. Between turns it starts one; during a turn it steers (taken in before the next model call)."""
-        await self._ask(attrs.evolve(self._submit(text, attachments, None), steer=True))
+        await self._ask(changed(self._submit(text, attachments, None), steer=True))
 
     async def interrupt(self, reason: str = "") -> None:
         """End the running turn, if any. Returns when it is recorded and its work has really stopped, or the grace period is over."""

@@ -155,6 +155,21 @@ def test_a_harmed_archive_is_named(harm: str) -> None:
     assert path in {damage.file for damage in verify(ROOT, disk=disk).damage}
 
 
+def test_an_archive_that_is_flipped_anywhere_is_named_or_reads_the_same() -> None:
+    """J10, J15: no byte of an archive gives another record, or an error without a name."""
+    disk = journal()
+    path = retire(ROOT, {"a", "b"}, disk=disk)[0].archive
+    whole, records = disk.read_bytes(path), payloads(disk)
+    named = 0
+    for position in range(len(whole)):
+        disk.write_bytes(path, whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        try:
+            assert payloads(disk) == records
+        except JournalDamaged as damaged:
+            named += damaged.facts["file"] == path
+    assert named > len(whole) // 2
+
+
 @pytest.mark.parametrize("fate", ["archive", "drop"])
 def test_a_crash_at_every_step_loses_nothing_that_was_not_dropped(fate: str) -> None:
     disk = journal()

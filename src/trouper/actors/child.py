@@ -6,19 +6,19 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import trio
 
 from trouper.actors.exits import Cancelled, Crashed, Exit, Killed, Normal, RestartLimit, Stopped
 from trouper.actors.mailbox import Mailbox, Phase
 from trouper.actors.reference import Inbox
 from trouper.actors.restart import Restart, RestartWindow
+from trouper.core.values import frozen
 
 if TYPE_CHECKING:
     from trouper.actors.supervisor import Supervisor
 
 
-@attrs.frozen
+@frozen
 class Crash:
     """One crash of one actor, as the supervisor's `report` is given it."""
 

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field
 
 from trouper.core.ids import IdSource, time_ordered_id
+from trouper.core.values import frozen
 
 
 class SystemIds:

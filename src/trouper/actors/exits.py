@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
+from trouper.core.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Normal:
     """The actor's function returned by itself."""
 
@@ -15,7 +15,7 @@ class Normal:
         return "returned"
 
 
-@attrs.frozen
+@frozen
 class Stopped:
     """The actor was asked to stop and left in time."""
 
@@ -23,7 +23,7 @@ class Stopped:
         return "was stopped"
 
 
-@attrs.frozen
+@frozen
 class Crashed:
     """The actor's function raised, and its policy was not to begin again."""
 
@@ -34,7 +34,7 @@ class Crashed:
         return f"crashed ({type(self.exception).__name__})"
 
 
-@attrs.frozen
+@frozen
 class Cancelled:
     """The actor was cancelled: by `Supervisor.cancel`, or because a block around it was cancelled or failed."""
 
@@ -42,7 +42,7 @@ class Cancelled:
         return "was cancelled"
 
 
-@attrs.frozen
+@frozen
 class Killed:
     """The actor was asked to stop, did not leave within the grace, and was cancelled."""
 
@@ -52,7 +52,7 @@ class Killed:
         return f"was killed after {self.grace_s:g} s of grace"
 
 
-@attrs.frozen
+@frozen
 class RestartLimit:
     """The actor ended once more than its policy allows; `last` is that last end."""
 
@@ -72,7 +72,7 @@ def is_failure(exit: Exit) -> bool:
     return isinstance(exit, Crashed | RestartLimit)
 
 
-@attrs.frozen
+@frozen
 class Ended:
     """What a monitor delivers, exactly once: an actor ended for good."""
 

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-import attrs
 import outcome
 import trio
 
 from trouper._errors import UsageError
+from trouper.core.values import frozen
 from trouper.journal import Entry, JournalClosed, JournalFailed, Log, OsDisk
 from trouper.journal.log import Batch
 from trouper.journal.sync_thread import Flight, SyncThread
@@ -39,7 +39,7 @@ BUFFERED_S = 0.5
 RESUME_S = 1.0
 
 
-@attrs.frozen
+@frozen
 class Threaded:
     """Sync in a thread of its own: for the real disk and the real clock."""
 
@@ -47,7 +47,7 @@ class Threaded:
     hold_s: float = 0.001
 
 
-@attrs.frozen
+@frozen
 class Inline:
     """Sync in the event loop: for simulated disks and virtual time, where every run must be the same.
 
@@ -62,7 +62,7 @@ def _never_abort(_: object) -> trio.lowlevel.Abort:
     return trio.lowlevel.Abort.FAILED
 
 
-@attrs.frozen
+@frozen
 class JournalStatistics:
     """How the writer stands."""
 

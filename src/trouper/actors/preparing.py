@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from trouper.actors.draft import OpenCall
 from trouper.core.calls import Preparation
 from trouper.core.messages import Json, Outcome
 from trouper.core.settings import Budget, Limits
+from trouper.core.values import frozen
 from trouper.tools.arguments import parse_arguments
 from trouper.tools.contract import Tool
 from trouper.tools.errors import InvalidArguments, ToolError

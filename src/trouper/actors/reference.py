@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
-import attrs
 import trio
 
 from trouper.actors.errors import AskTimeout
 from trouper.actors.exits import Cancelled, Crashed, Ended, Exit, Normal
 from trouper.actors.mailbox import MAILBOX_MAX, Mailbox, Notice, Phase
 from trouper.actors.request import Request, Stage
+from trouper.core.values import frozen
 
 M = TypeVar("M")
 R = TypeVar("R")
@@ -21,7 +21,7 @@ M_contra = TypeVar("M_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 
-@attrs.frozen
+@frozen
 class MailboxStatistics:
     """What a mailbox can tell of itself at this moment."""
 

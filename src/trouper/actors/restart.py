@@ -6,13 +6,12 @@ import math
 from collections import deque
 from typing import Final, Literal
 
-import attrs
-
 from trouper._errors import ConfigError
 from trouper.actors.exits import Crashed, Normal
+from trouper.core.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Restart:
     """What to do when an actor's function returns or raises. An actor that is stopped or cancelled never begins again.
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from trouper import codec
 from trouper._errors import CommandRejected
@@ -54,7 +54,7 @@ from trouper.core.session import Phase, State
 from trouper.core.settings import Limits
 from trouper.core.task_events import BeatTask, CreateTask, ReportTaskProgress, StartTask, WriteTaskOutput
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
-from trouper.core.values import changed
+from trouper.core.values import changed, frozen
 from trouper.journal import Entry, JournalError, JournalFull
 from trouper.models.protocol import Model
 from trouper.tools.deferral import TOOL_SEARCH, revealed_by

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import frozen
-
 from trouper.core.ids import CallId
 from trouper.core.live import LiveEvent, ToolOutput, ToolProgress, ToolStatus
+from trouper.core.values import frozen
 
 
 @frozen

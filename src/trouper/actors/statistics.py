@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 
-import attrs
-
 from trouper.actors.exits import Ended
 from trouper.actors.reference import MailboxStatistics
+from trouper.core.values import frozen
 
 
 class ActorState(enum.Enum):
@@ -18,7 +17,7 @@ class ActorState(enum.Enum):
     STOPPING = "asked to stop"
 
 
-@attrs.frozen
+@frozen
 class ActorStatistics:
     """One actor as of now."""
 
@@ -31,7 +30,7 @@ class ActorStatistics:
     last_failure: BaseException | None
 
 
-@attrs.frozen
+@frozen
 class SupervisorStatistics:
     """One supervisor; nested ones are in `supervisors`, and as actors of their parent in `actors`."""
 

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 import trio
-from attrs import field, frozen
+from attrs import field
 
 from trouper._errors import ConfigError
 from trouper.actors.reference import Inbox
 from trouper.actors.restart import Restart
 from trouper.core.cron import Cron, OneShot, next_fire, parse_when
+from trouper.core.values import frozen
 
 TRIGGER_RESTART = Restart(on="failure", limit=5, within_s=60.0, delay_s=0.5)
 #: The wall clock may be set: it is looked at this often.

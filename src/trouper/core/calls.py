@@ -12,10 +12,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from attrs import frozen
-
 from trouper.core.ids import CallId
 from trouper.core.messages import Json, Media, Outcome, ToolAnswer, ToolCall
+from trouper.core.values import frozen
 
 SideEffect: TypeAlias = Literal["pure", "idempotent", "at_most_once"]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import frozen
-
 from trouper.core.calls import Preparation
 from trouper.core.ids import CallId, ScheduleId, TaskId
 from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, Outcome, Usage
@@ -16,6 +14,7 @@ from trouper.core.settings import Compaction, TurnOptions
 from trouper.core.task_events import TaskCommand
 from trouper.core.task_record import DEFAULT_LIMITS as TASK_LIMITS
 from trouper.core.task_record import NewTask, Owner, TaskLimits
+from trouper.core.values import frozen
 
 
 @frozen

@@ -18,10 +18,10 @@ from itertools import islice, pairwise
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
-from attrs import frozen
 from cronsim import CronSim, CronSimError
 
 from trouper._errors import CommandRejected
+from trouper.core.values import frozen
 
 MIN_INTERVAL_S = 60.0
 EXPRESSION_MAX_CHARS = 200

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import frozen
-
 from trouper.core.calls import Preparation
 from trouper.core.ids import CallId, NotificationId, TaskId
 from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, Outcome, Usage
 from trouper.core.settings import DEFAULT_OPTIONS, TurnOptions
+from trouper.core.values import frozen
 
 
 @frozen

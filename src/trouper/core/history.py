@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from attrs import field, frozen
+from attrs import field
 
 from trouper.core.growing import Growing
 from trouper.core.messages import Message, Outcome, Part, ProviderPart, Text, Thinking, ToolAnswer, ToolCall
 from trouper.core.tokens import estimate_message
-from trouper.core.values import changed
+from trouper.core.values import changed, frozen
 
 LOST_OUTCOME = "No outcome of this call was recorded: it may or may not have done its work."
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import frozen
-
 from trouper.core.ids import CallId
 from trouper.core.messages import Json
+from trouper.core.values import frozen
 
 
 @frozen

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeAlias, assert_never
 
-from attrs import frozen
-
 from trouper._errors import CommandRejected
 from trouper.core.ids import check_name
 from trouper.core.lifecycle import Table, move
 from trouper.core.messages import Json
 from trouper.core.values import changed as change
+from trouper.core.values import frozen
 
 #: As JSON text. Larger things belong into files, with their path remembered.
 VALUE_MAX_CHARS = 262_144

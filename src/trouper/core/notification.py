@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal, TypeAlias, assert_never
 
-from attrs import frozen
-
 from trouper._errors import CommandRejected
 from trouper.core import task_text
 from trouper.core.ids import NotificationId, ScheduleId, TaskId
@@ -25,6 +23,7 @@ from trouper.core.schedule import Schedule
 from trouper.core.task_events import TaskEnded, TaskEvent, TaskInputRequested, TaskMessaged
 from trouper.core.task_record import Task
 from trouper.core.values import changed as change
+from trouper.core.values import frozen
 
 #: Settled notifications that the state keeps for lists and for their dedupe keys; the journal has all of them.
 SETTLED_MAX = 256

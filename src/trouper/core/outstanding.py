@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from attrs import frozen
-
 from trouper.core import notification, schedule, task
 from trouper.core.calls import Call, CallPhase
 from trouper.core.ids import CallId
@@ -14,6 +12,7 @@ from trouper.core.schedule import ScheduleWork
 from trouper.core.session import Phase, State
 from trouper.core.task import TaskWork
 from trouper.core.task_record import Task
+from trouper.core.values import frozen
 
 
 @frozen

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Literal, TypeAlias, assert_never
 
-from attrs import frozen
-
 from trouper._errors import CommandRejected
 from trouper.core.cron import (
     MIN_INTERVAL_S,
@@ -29,6 +27,7 @@ from trouper.core.ids import ScheduleId, TaskId
 from trouper.core.lifecycle import Table, move
 from trouper.core.messages import Json
 from trouper.core.values import changed as change
+from trouper.core.values import frozen
 
 __all__ = [
     "CLAIMS_MAX",

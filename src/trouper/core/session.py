@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
-from attrs import field, frozen
+from attrs import field
 
 from trouper._errors import InternalError
 from trouper.core import compaction, notification, schedule, task
@@ -57,7 +57,7 @@ from trouper.core.schedule import ScheduleEvent, Schedules
 from trouper.core.settings import TurnOptions
 from trouper.core.task_events import TaskEvent
 from trouper.core.task_record import Tasks
-from trouper.core.values import changed
+from trouper.core.values import changed, frozen
 
 
 class Phase(Enum):

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias, assert_never
 
-from attrs import frozen
-
 from trouper._errors import CommandRejected
 from trouper.core.ids import TaskId
 from trouper.core.lifecycle import move
@@ -75,6 +73,7 @@ from trouper.core.task_record import (
     append_output,
 )
 from trouper.core.values import changed as change
+from trouper.core.values import frozen
 
 S = TaskState
 

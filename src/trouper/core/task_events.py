@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import frozen
-
 from trouper.core.ids import TaskId
 from trouper.core.lifecycle import Table
 from trouper.core.messages import Fault, Json
@@ -21,6 +19,7 @@ from trouper.core.task_record import (
     TaskMessage,
     TaskState,
 )
+from trouper.core.values import frozen
 
 # --- commands ---
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from attrs import frozen
-
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Fault, Json
+from trouper.core.values import frozen
 
 LOG_MAX_CHARS = 262_144
 TAIL_MAX_CHARS = 2_048

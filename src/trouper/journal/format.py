@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
 
-import attrs
+from trouper.core.values import frozen
 
 #: The format that this code writes. Readers accept it and the one before (J14).
 VERSION = 1
@@ -85,7 +85,7 @@ def stub_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-@attrs.frozen
+@frozen
 class Header:
     """The first line of a segment (J7)."""
 
@@ -131,7 +131,7 @@ class Header:
             return None
 
 
-@attrs.frozen
+@frozen
 class Footer:
     """The end of a sealed segment: what it holds, and which streams (for retention)."""
 

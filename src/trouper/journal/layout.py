@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 
-import attrs
-
+from trouper.core.values import frozen
 from trouper.journal.disk import Disk
 from trouper.journal.format import OLDEST_VERSION, VERSION, segment_name, segment_number, stub_number
 from trouper.journal.segment import Damage, Segment, look
 from trouper.journal.stub import look_at_stub
 
 
-@attrs.frozen
+@frozen
 class Layout:
     """The segments in order, and between them what is wrong with them. The insides of the files are not read."""
 

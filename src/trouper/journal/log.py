@@ -19,6 +19,7 @@ from zlib import crc32
 import attrs
 
 from trouper._errors import InternalError, UsageError
+from trouper.core.values import changed, frozen
 from trouper.journal._errors import JournalBehind, JournalClosed, JournalError, JournalFailed, JournalFull
 from trouper.journal.blobs import digest_of, put_blob
 from trouper.journal.disk import NO_SPACE, Disk, File, Lock
@@ -49,7 +50,7 @@ _NEWLINE = ord("\n")
 RESERVE_BYTES = 4 * 1024 * 1024
 
 
-@attrs.frozen
+@frozen
 class Entry:
     """One record to append: `head` is a JSON object without its closing brace, `body` a JSON value, both ASCII.
 
@@ -65,7 +66,7 @@ class Entry:
     opens: bool = False
 
 
-@attrs.frozen
+@frozen
 class Torn:
     """A torn tail that recovery dropped: where it was, and where its bytes are kept."""
 
@@ -77,7 +78,7 @@ class Torn:
     records: int
 
 
-@attrs.frozen
+@frozen
 class Recovery:
     """What opening the journal found and did."""
 
@@ -218,7 +219,7 @@ class Log:
                 pending_bytes=self.pending_bytes,
             )
         if self._redact is not None:
-            entry = attrs.evolve(entry, head=self._redact(entry.head), body=self._redact(entry.body))
+            entry = changed(entry, head=self._redact(entry.head), body=self._redact(entry.body))
         head, body = entry.head, entry.body
         if not head.isascii() or not body.isascii() or _NEWLINE in head or _NEWLINE in body:
             raise InternalError(
@@ -442,7 +443,7 @@ class Log:
         """Seal the live segment and go on in a new one. If there is no room or descriptor for a new one, go on in the old."""
         number = live.header.number + 1
         path = os.path.join(self.root, segment_name(number))
-        header = attrs.evolve(
+        header = changed(
             live.header,
             number=number,
             first=self._written + 1,

@@ -14,9 +14,8 @@ import os
 import uuid
 from collections.abc import Callable
 
-import attrs
-
 from trouper._errors import ConfigError
+from trouper.core.values import changed, frozen
 from trouper.journal._errors import (
     JournalError,
     JournalLocked,
@@ -117,7 +116,7 @@ def _owner(disk: Disk, path: str) -> int | None:
         return None
 
 
-@attrs.frozen
+@frozen
 class _Live:
     """What the whole check of the last segment found: where its good records end, and what is behind them."""
 
@@ -332,9 +331,7 @@ class _Opening:
         if in_place:
             # The old file may hold bytes that are in the page cache and not on the medium, though a sync of it would now
             # succeed; a copy that was synced after it was written cannot.
-            live = self.fresh(
-                attrs.evolve(old.header, epoch=epoch, level=self.level, version=VERSION), old, found.offset
-            )
+            live = self.fresh(changed(old.header, epoch=epoch, level=self.level, version=VERSION), old, found.offset)
             live.records, live.gaps, live.streams = found.records, found.gaps, found.streams
         else:
             self.seal_again(old)
@@ -451,7 +448,7 @@ class _Opening:
 
     def damaged(self, layout: Layout, damage: Damage) -> Log:
         log = self.read_only(layout, damaged(self.root, damage))
-        log.recovery = attrs.evolve(log.recovery, damage=log.recovery.damage or (damage,))
+        log.recovery = changed(log.recovery, damage=log.recovery.damage or (damage,))
         return log
 
     def too_new(self, version: int) -> JournalTooNew:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import zlib
 from collections.abc import Iterator
 
 from trouper.journal._errors import (
@@ -129,7 +130,7 @@ class Reader:
         file = memory.create("/segment")
         try:
             file.write(gzip.decompress(read_whole(self.disk, segment.archive)))
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             streams = segment.footer.streams if segment.footer is not None else ()
             raise damaged(
                 self.root, Damage(segment.archive, 0, f"the archive cannot be unpacked: {error}", streams)

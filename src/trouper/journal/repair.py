@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 from zlib import crc32
 
-import attrs
-
+from trouper.core.values import changed, frozen
 from trouper.journal._errors import JournalExists
 from trouper.journal.blobs import check_blob, put_blob
 from trouper.journal.disk import Disk, File, OsDisk
@@ -37,7 +36,7 @@ from trouper.journal.snapshots import newest_snapshot
 from trouper.journal.tolerant import TolerantDisk
 
 
-@attrs.frozen
+@frozen
 class Repaired:
     """What `repair` wrote, and what it could not save."""
 
@@ -121,7 +120,7 @@ def _records(
     known = _end_known(disk, reader)
     if open_end is not None:
         # How many records it cost nobody knows, so that the gap takes a sequence of its own.
-        gap = attrs.evolve(open_end, first=last + 1, last=max(last + 1, known))
+        gap = changed(open_end, first=last + 1, last=max(last + 1, known))
         yield gap.last, _payload(gap), gap
     elif known > last:
         # Nothing in the segments tells that the last of them is gone; only a snapshot remembers how far they went.

@@ -11,9 +11,8 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from typing import Literal
 
-import attrs
-
 from trouper._errors import UsageError
+from trouper.core.values import frozen
 from trouper.journal._errors import JournalDamaged
 from trouper.journal.blobs import blob_path, digest_of
 from trouper.journal.disk import Disk, Lock, OsDisk
@@ -27,7 +26,7 @@ from trouper.journal.stub import encode_stub
 Fate = Literal["archive", "drop"]
 
 
-@attrs.frozen
+@frozen
 class Retired:
     """One segment that was archived or dropped."""
 

@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterator
 from zlib import crc32
 
-import attrs
-
+from trouper.core.values import changed, frozen
 from trouper.journal._errors import JournalDamaged
 from trouper.journal.disk import File
 from trouper.journal.format import LINE_BYTES_MAX, Header, Line, is_gap, parse_line, segment_number, stream_of
@@ -26,10 +25,10 @@ from trouper.journal.segment import Block, Damage, Scan, Segment, judge_tail, lo
 _EPOCH = re.compile(rb'"epoch":([0-9]{1,9})')
 _PREVIOUS = re.compile(rb'"previous":"([0-9a-f]{8})"')
 #: The beginning of a line whose JSON may be unreadable: the last of its sequences, and its checksum.
-_ENVELOPE = re.compile(rb"(?:\d{1,20}-)?(\d{1,20}) \d{1,7} ([0-9a-f]{8})\+? ")
+_ENVELOPE = re.compile(rb"(?:(?:\d{1,20}-)?(\d{1,20}) )?[^{]*?([0-9a-f]{8})\+? ")
 
 
-@attrs.frozen
+@frozen
 class Gap:
     """Records `first` to `last` are wrong or gone; `damage` says where and why. `last` is `first - 1` if none is known to be missing."""
 
@@ -42,7 +41,7 @@ class Gap:
     open_end: bool = False
 
 
-@attrs.frozen
+@frozen
 class TornTail:
     """What a crash left at the end of the live segment: no damage, and no record."""
 
@@ -51,7 +50,7 @@ class TornTail:
     size: int
 
 
-@attrs.frozen
+@frozen
 class Dropped:
     """Records that an explicit command dropped (J15): no damage."""
 
@@ -99,7 +98,7 @@ class Salvage:
                 is_last = is_last and segment.header_bytes > 0
                 if header.first == self.last + 1:
                     # Better than what is left of the header.
-                    segment = attrs.evolve(segment, header=attrs.evolve(header, previous=self.checksum))
+                    segment = changed(segment, header=changed(header, previous=self.checksum))
             if header.first > self.last + 1:
                 damage = next((each for each in told if each.file not in paths), told[0] if told else None)
                 if damage is not None:
@@ -130,7 +129,7 @@ class Salvage:
                 if found is not None:
                     numbered[number] = found
                     streams = found.footer.streams if found.footer is not None else ()
-                    restored[part.file] = attrs.evolve(part, sessions=streams)
+                    restored[part.file] = changed(part, sessions=streams)
                     parts.append(found)
                     continue
             parts.append(part)
@@ -170,7 +169,7 @@ class Salvage:
             epochs = [int(number) for number in _EPOCH.findall(head[:start])]
             epoch = max([*epochs, *(each.header.epoch for each in (before, after) if each is not None)], default=1)
             said = _PREVIOUS.search(head[:start])
-            header = attrs.evolve(guess, first=first, epoch=epoch, previous=int(said[1], 16) if said else 0)
+            header = changed(guess, first=first, epoch=epoch, previous=int(said[1], 16) if said else 0)
             # Without a record behind it, nobody knows where the header ends; then its line is a bad one like any other.
             start = start if line is not None else 0
             return Segment(path, size, header, start, footer, end, problem)
@@ -275,8 +274,8 @@ class Salvage:
             streams[stream_of(line.payload)] = None
             if not _is_json(line.payload) or is_gap(line.payload):
                 continue
-            proven = before == line.first - 1 and any(crc32(line.payload, each) == line.checksum for each in follows)
-            if before == line.first - 1 and not proven:
+            proven = any(crc32(line.payload, each) == line.checksum for each in follows)
+            if follows and before in (-1, line.first - 1) and not proven:
                 continue  # It does not follow from the line before: nobody knows which of the two is wrong here.
             unverified = None if proven else line.last
             gap = Gap(scan.last + 1, line.first - 1, self._damage(segment, scan, streams), unverified=unverified)
@@ -307,14 +306,12 @@ def _line_at(file: File, offset: int, end: int) -> Line | None:
 
 
 def _carried(raw: bytes, follows: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """The sequence of a line that may be damaged, and what its checksum may be: what it says, or what its payload says behind the line before.
-
-    -1 if not even that can be read of it.
-    """
+    """The sequence of a line that may be damaged, -1 if it cannot be read; and what its checksum may be: what it says, or what its payload says behind the line before."""
     said = _ENVELOPE.match(raw)
     if said is None:
         return -1, ()
-    return int(said[1]), (int(said[2], 16), *(crc32(raw[said.end() :], each) for each in follows[:1]))
+    number = int(said[1]) if said[1] is not None else -1
+    return number, (int(said[2], 16), *(crc32(raw[said.end() :], each) for each in follows[:1]))
 
 
 def _is_json(payload: bytes) -> bool:

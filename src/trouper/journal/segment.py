@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
 
-import attrs
-
+from trouper.core.values import frozen
 from trouper.journal.disk import Disk, File
 from trouper.journal.format import (
     BLOCK_BYTES,
@@ -45,7 +44,7 @@ class Block(NamedTuple):
         return self.first + len(self.payloads) - 1
 
 
-@attrs.frozen
+@frozen
 class Damage:
     """Bytes that are wrong or gone. `sessions` are those known to have records there; empty means that nobody can say."""
 
@@ -59,7 +58,7 @@ class Damage:
         return f"{self.file!r} at byte {self.offset}: {self.reason}{named}"
 
 
-@attrs.frozen
+@frozen
 class Segment:
     """What the two ends of a segment file say. `footer` is None for a live segment, one that was never sealed."""
 
@@ -264,7 +263,7 @@ def _line_at(file: File, offset: int, end: int) -> tuple[Line, int] | None:
     return (line, cut + 1) if line is not None else None
 
 
-@attrs.frozen
+@frozen
 class Tail:
     """What stands behind the last good record of a live segment. `damage` is None when it is a torn tail."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import cast
 
-import attrs
-
+from trouper.core.values import frozen
 from trouper.journal.blobs import check_blob
 from trouper.journal.disk import Disk, OsDisk
 from trouper.journal.format import blob_of, stream_of
@@ -17,7 +16,7 @@ from trouper.journal.snapshots import newest_snapshot
 from trouper.journal.tolerant import TolerantDisk
 
 
-@attrs.frozen
+@frozen
 class Report:
     """What `verify` found. A torn tail is no damage: opening the journal for writing drops it and keeps its bytes aside."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import frozen
-
 from trouper.core.messages import Fault, Json, Opaque, Part, Usage
+from trouper.core.values import frozen
 
 
 @frozen

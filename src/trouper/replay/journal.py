@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-import attrs
 from attrs import frozen
 
 from trouper import codec
@@ -13,6 +12,7 @@ from trouper._errors import TrouperError, UsageError, WorldError
 from trouper.core.decisions import decide
 from trouper.core.ids import is_session
 from trouper.core.session import State, evolve
+from trouper.core.values import changed
 from trouper.journal import Entry, JournalExists, Reader, Report, open_log, open_reader
 from trouper.journal import verify as verify_bytes
 from trouper.journal.format import is_gap, stream_of
@@ -179,7 +179,7 @@ class Journal:
         try:
             for record in self.records(session, upto=seq):
                 # A new journal counts its epochs anew.
-                copied = attrs.evolve(record, epoch=log.epoch)
+                copied = changed(record, epoch=log.epoch)
                 log.append(Entry(copied.session, copied.id, *codec.encode(copied)))
                 log.flush()
                 names[record.session] = None

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from attrs import frozen
 
 from trouper._errors import CommandRejected
 from trouper.core import task_text
@@ -16,6 +15,7 @@ from trouper.core.notification import Notification, NotificationState
 from trouper.core.schedule import Schedule, ScheduleState
 from trouper.core.session import Phase, State
 from trouper.core.task_record import Entry, Page, Task, TaskState, listing
+from trouper.core.values import frozen
 from trouper.services import checks
 
 if TYPE_CHECKING:

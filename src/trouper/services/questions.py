@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
-from attrs import frozen
 
 from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import CallId, TaskId
@@ -18,6 +17,7 @@ from trouper.core.live import QuestionAsked
 from trouper.core.messages import Json
 from trouper.core.task_events import AnswerTaskInput, AskTaskInput
 from trouper.core.task_record import Task
+from trouper.core.values import frozen
 from trouper.tools.context import Question, Reply, Secrets
 
 if TYPE_CHECKING:

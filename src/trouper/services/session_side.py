@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
-import attrs
-
 from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import NotificationId, TaskId
 from trouper.core.messages import Json
@@ -21,6 +19,7 @@ from trouper.core.notification import (
 from trouper.core.schedule import Schedule
 from trouper.core.task_events import AnswerTaskInput, CreateTask, MessageTask, SweepTasks
 from trouper.core.task_record import Page, Task, TaskState, Wake, listing
+from trouper.core.values import changed
 from trouper.services import checks
 from trouper.services.inbox import Inbox
 from trouper.services.questions import PendingQuestion
@@ -76,7 +75,7 @@ class BackgroundSide:
         if wake is not None:
             if wake not in get_args(Wake):
                 raise UsageError(f"wake={wake!r} is unknown; use one of {', '.join(get_args(Wake))}", wake=wake)
-            new = attrs.evolve(new, wake=wake)
+            new = changed(new, wake=wake)
         made = await self._ask(CreateTask(new, self._now(), actor.owner, limits=actor.task_limits()))
         return made.state.tasks.live[new.id]
 
