@@ -37,13 +37,12 @@ from trouper.actors.session import SESSION_RESTART, SessionActor, SessionEvent
 from trouper.actors.supervisor import Supervisor, open_supervisor
 from trouper.actors.triggers import TRIGGER_RESTART, Act, When, check_trigger, run_trigger
 from trouper.block import Block
-from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted
+from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted, TurnEnded
 from trouper.core.ids import MEMORY_STREAM, TaskId, check_name
 from trouper.core.memory import Memories
 from trouper.core.messages import NO_USAGE, Fault, Json, Usage
 from trouper.core.session import EndedTurn, State, evolve
-from trouper.core.settings import Budget, Limits
-from trouper.core.steps import WARN_SHARE
+from trouper.core.settings import WARN_SHARE, Budget, Limits
 from trouper.core.task_record import Owner
 from trouper.core.values import changed
 from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log
@@ -313,7 +312,7 @@ class Runtime(Overview):
     def recorded(self, session: str, record: codec.Record) -> None:
         for event in record.events:
             kind = type(event)
-            if kind is ModelReplied or kind is ModelFailed or kind is CompactionEnded:
+            if kind is ModelReplied or kind is ModelFailed or kind is CompactionEnded or kind is TurnEnded:
                 self._usage = self._usage + event.usage
                 if kind is ModelReplied:
                     self._tool_calls += len(event.preparations)

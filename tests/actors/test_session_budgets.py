@@ -70,6 +70,28 @@ async def test_wall_time_ends_a_turn_wherever_it_is(autojump_clock, open_checked
     assert len(recorded(journal, TurnEnded)) == 2
 
 
+async def test_wall_time_warns_at_80_percent_of_each_turn(autojump_clock, open_checked, journal):
+    """L25: wherever the turn is; and not at all, if it ends before."""
+
+    @tool
+    async def wait() -> str:
+        """Waits."""
+        await trio.sleep(26)
+        return "x"
+
+    model = Scripted([reply(call("wait")), reply("Just in time."), reply(stall(25), "So is this."), reply("Quick.")])
+    async with open_checked(model, tools=[wait], budget=Budget(wall_s=30.0)) as runtime:
+        session = await runtime.session("s")
+        for text in ("Just in time.", "So is this.", "Quick."):
+            assert (await session.ask("go")).text == text
+        await trio.sleep(100)
+    warned = [
+        (record.cause.turn, event) for record in journal for event in record.events if type(event) is BudgetWarned
+    ]
+    assert [(turn, event.what, event.cap) for turn, event in warned] == [(1, "wall_s", 30.0), (2, "wall_s", 30.0)]
+    assert [event.spent for _, event in warned] == pytest.approx([24.0, 24.0], abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("budget", "requests", "what"),
     [

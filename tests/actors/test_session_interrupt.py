@@ -8,11 +8,11 @@ import pytest
 import trio
 from session_watch import names, recorded, seen
 
-from trouper import Compaction, Limits, Session, ToolContext, tool
+from trouper import Budget, Compaction, Limits, Session, ToolContext, Usage, tool
 from trouper.core.events import CallEnded, CallStarted, CallWasLate, ModelRetried, TurnEnded
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
-from trouper.models import Done, Scripted, ServerFault, call, fail, reply, stall
+from trouper.models import Done, Scripted, ServerFault, UsageChunk, call, fail, reply, stall
 from trouper.testing.schedule import run_simulated
 
 
@@ -343,6 +343,22 @@ async def test_a_call_that_is_slow_to_close_does_not_take_the_next_ones_words(au
             await trio.sleep(10)
             await session.interrupt()
             assert (await turn.wait_ended()).text == "New words "
+
+
+@pytest.mark.parametrize("how", ["interrupt", "time is up", "close"])
+async def test_what_a_reply_that_was_cut_short_has_cost_is_counted(autojump_clock, open_checked, how):
+    """L24, L25: what was spent was spent."""
+    model = Scripted([reply(UsageChunk(Usage(input=900)), "Half a", stall(60), "never")])
+    async with open_checked(model, budget=Budget(wall_s=20.0)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go") as turn:
+            await seen(turn, TextDelta)
+            if how == "interrupt":
+                await session.interrupt()
+            elif how == "close":
+                await session.close()
+            result = await turn.wait_ended()
+        assert result.usage == session.statistics().usage == runtime.statistics().usage == Usage(input=900)
 
 
 class InterruptedAtItsEnd(Scripted):

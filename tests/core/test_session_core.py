@@ -48,6 +48,7 @@ from trouper.core.messages import Fault, Message, Outcome, Text, Thinking, ToolC
 from trouper.core.outstanding import (
     AwaitApproval,
     AwaitDeadline,
+    AwaitWarning,
     CallModel,
     RunCall,
     Summarise,
@@ -124,7 +125,7 @@ def test_timers_are_work_too():
     options = TurnOptions(wall_s=30.0)
     state = told(opened(), submit(options=options), asked(Preparation("ask")))
     kinds = {type(work) for work in outstanding(state).values()}
-    assert kinds == {AwaitDeadline, AwaitApproval}
+    assert kinds == {AwaitDeadline, AwaitWarning, AwaitApproval}
     assert [work.at for work in outstanding(state).values() if isinstance(work, AwaitDeadline)] == [31.0]
 
 

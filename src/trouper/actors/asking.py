@@ -24,7 +24,7 @@ from trouper.core.commands import (
     NoteRetry,
 )
 from trouper.core.history import repaired
-from trouper.core.messages import Fault, Json, Message, Text
+from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
 from trouper.models.protocol import ModelRequest
 
 logger = logging.getLogger("trouper.session")
@@ -54,9 +54,11 @@ class Asking:
         self._call: ModelCall | None = None
         self._about = (0, 0)
 
-    def said(self, turn: int, step_number: int) -> Message | None:
-        """What can be kept of a step's reply that the session has not taken in: it may be complete, and on its way."""
-        return self._call.draft.partial() if self._call is not None and self._about == (turn, step_number) else None
+    def said(self, turn: int, step_number: int) -> tuple[Message | None, Usage]:
+        """What can be kept of a step's reply that the session has not taken in, and what it has cost: it may be complete, and on its way."""
+        if self._call is None or self._about != (turn, step_number):
+            return None, NO_USAGE
+        return self._call.draft.partial(), self._call.draft.usage
 
     def forget(self) -> None:
         """The turn is over: nobody will ask what was said in it."""

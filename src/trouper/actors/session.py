@@ -339,7 +339,8 @@ class SessionActor:
         if isinstance(command, Interrupt | EndTurn | Close):
             if state.phase is not Phase.THINKING or command.partial is not None:
                 return command
-            return changed(command, partial=self._worker.asking.said(state.turns, state.in_turn.step))
+            partial, usage = self._worker.asking.said(state.turns, state.in_turn.step)
+            return changed(command, partial=partial, usage=usage)
         if type(command) in _PERMITTED:
             return changed(command, active_in_runtime=self.ground.permits.total)
         return command

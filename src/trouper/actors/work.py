@@ -19,7 +19,7 @@ from trouper.actors.sink import LiveSink
 from trouper.actors.tool_call import run_tool
 from trouper.core import task_text
 from trouper.core.calls import Call
-from trouper.core.commands import ActFire, Command, DeliverDue, DeliverResult, Deny, EndTurn, SpillCall
+from trouper.core.commands import ActFire, Command, DeliverDue, DeliverResult, Deny, EndTurn, NoteBudget, SpillCall
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Fault, Json, Outcome
 from trouper.core.notification import DeliverBatch
@@ -27,6 +27,7 @@ from trouper.core.outstanding import (
     AwaitApproval,
     AwaitDeadline,
     AwaitInlineBudget,
+    AwaitWarning,
     CallModel,
     RunCall,
     Summarise,
@@ -34,6 +35,8 @@ from trouper.core.outstanding import (
     Work,
 )
 from trouper.core.schedule import REBASE_AFTER_S, ActOnFire, AwaitDue, ClaimFires, ScheduledRun
+from trouper.core.session import WALL_TIME
+from trouper.core.settings import WARN_SHARE
 from trouper.core.task import AwaitTaskStopped, RunTask
 from trouper.core.task_events import EndTask
 from trouper.core.task_record import Link, NewTask
@@ -144,6 +147,9 @@ class Worker:
                 await trio.sleep(max(0.0, at - self._host.now()))
                 fault = Fault("budget", "the time for this turn is up; raise Budget.wall_s to allow more")
                 return EndTurn(turn, "budget", self._host.now(), fault)
+            case AwaitWarning(turn, at, wall_s):
+                await trio.sleep(max(0.0, at - self._host.now()))
+                return NoteBudget(WALL_TIME, WARN_SHARE * wall_s, wall_s, turn)
             case AwaitApproval(call_id, expires_at):
                 await trio.sleep(max(0.0, expires_at - self._host.now()))
                 return Deny(call_id, self._host.now(), "Nobody answered in time.")

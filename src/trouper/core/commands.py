@@ -62,11 +62,13 @@ class NoteProgress:
 
 @frozen
 class NoteBudget:
-    """80 % of a cap of the whole runtime are spent."""
+    """80 % of a cap are spent that the core cannot see: the whole runtime's, or a turn's time."""
 
     what: str
     spent: float
     cap: float
+    #: Only if this turn is still the one that runs.
+    turn: int | None = None
 
 
 @frozen
@@ -150,6 +152,8 @@ class Interrupt:
     turn: int | None = None
     #: What the model had said of an unfinished reply.
     partial: Message | None = None
+    #: What it had cost until then, as far as the provider has said.
+    usage: Usage = NO_USAGE
 
 
 @frozen
@@ -161,6 +165,8 @@ class EndTurn:
     at: float
     fault: Fault | None = None
     partial: Message | None = None
+    #: What it had cost until then, as far as the provider has said.
+    usage: Usage = NO_USAGE
 
 
 @frozen
@@ -189,6 +195,8 @@ class Close:
     at: float
     reason: str = ""
     partial: Message | None = None
+    #: What it had cost until then, as far as the provider has said.
+    usage: Usage = NO_USAGE
 
 
 @frozen

@@ -128,8 +128,8 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
         case NoteProgress(turn, step_number, text, thinking):
             if steps.is_current(state, turn, step_number):
                 decision.emit(ModelProgressed(turn, step_number, text, thinking))
-        case NoteBudget(what, spent, cap):
-            if state.phase is Phase.THINKING:
+        case NoteBudget(what, spent, cap, turn):
+            if state.turn is not None and turn in (None, state.turn.number):
                 decision.emit(BudgetWarned(what, spent, cap))
         case DeliverFault():
             steps.take_fault(decision, command)
@@ -164,13 +164,27 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             background.act_on_fire(decision, command)
         case Interrupt():
             if state.turn is not None and command.turn in (None, state.turn.number):
-                end_turn(decision, command.at, "interrupt", INTERRUPTED, partial=command.partial, detail=command.reason)
+                end_turn(
+                    decision,
+                    command.at,
+                    "interrupt",
+                    INTERRUPTED,
+                    partial=command.partial,
+                    detail=command.reason,
+                    usage=command.usage,
+                )
             elif state.phase is Phase.TIDYING and command.turn is None:
                 compacting.give_up(decision)
         case EndTurn():
             if state.turn is not None and state.turn.number == command.turn:
                 end_turn(
-                    decision, command.at, command.stop_reason, TURN_ENDED, partial=command.partial, fault=command.fault
+                    decision,
+                    command.at,
+                    command.stop_reason,
+                    TURN_ENDED,
+                    partial=command.partial,
+                    fault=command.fault,
+                    usage=command.usage,
                 )
         case Compact():
             compacting.compact(decision, command)
@@ -183,9 +197,9 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             if state.phase is not Phase.NEW:
                 raise CommandRejected(f"session {state.session!r} is open already", session=state.session)
             decision.emit(SessionOpened(command.session, command.at, command.system, command.parent))
-        case Close(at, reason, partial):
+        case Close(at, reason, partial, usage):
             if state.turn is not None:
-                end_turn(decision, at, "interrupt", TURN_ENDED, partial=partial, detail=reason)
+                end_turn(decision, at, "interrupt", TURN_ENDED, partial=partial, detail=reason, usage=usage)
             elif state.phase is Phase.TIDYING:
                 compacting.give_up(decision)
             background.close(decision, at, reason)

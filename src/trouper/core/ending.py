@@ -6,7 +6,7 @@ from trouper.core import background
 from trouper.core.calls import CallPhase
 from trouper.core.decision import Decision
 from trouper.core.events import CallEnded, ToolsSettled, TurnEnded
-from trouper.core.messages import Fault, Message, Outcome, Part, Text, Thinking
+from trouper.core.messages import NO_USAGE, Fault, Message, Outcome, Part, Text, Thinking, Usage
 from trouper.core.session import Phase, Turn
 
 
@@ -19,6 +19,7 @@ def end_turn(
     fault: Fault | None = None,
     partial: Message | None = None,
     detail: str | None = None,
+    usage: Usage = NO_USAGE,
 ) -> None:
     """End the turn wherever it is: every open call gets its outcome, the history stays sound (L21)."""
     state = decision.state
@@ -31,7 +32,7 @@ def end_turn(
     kept = partial if state.phase is Phase.THINKING else None
     if kept is None and state.phase is Phase.THINKING:
         kept = draft_of(turn)
-    ended(decision, TurnEnded(turn.number, stop_reason, at, fault, kept, detail or None))
+    ended(decision, TurnEnded(turn.number, stop_reason, at, fault, kept, detail or None, usage))
 
 
 def ended(decision: Decision, event: TurnEnded) -> None:

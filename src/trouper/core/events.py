@@ -217,7 +217,7 @@ class OutputMismatched:
 class BudgetWarned:
     """80 % of a cap are spent; said once each (L25)."""
 
-    #: tokens, steps or tool_calls.
+    #: tokens, steps or tool_calls, of the session or of the "runtime"; or wall_s, of the turn.
     what: str
     spent: float
     cap: float
@@ -270,6 +270,8 @@ class TurnEnded:
     #: What the model had said of an unfinished reply.
     partial: Message | None = None
     detail: str | None = None
+    #: What the unfinished reply had cost, as far as the provider has said (L24).
+    usage: Usage = NO_USAGE
 
 
 @frozen

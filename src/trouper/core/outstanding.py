@@ -10,6 +10,7 @@ from trouper.core.ids import CallId
 from trouper.core.notification import DeliverBatch
 from trouper.core.schedule import ScheduleWork
 from trouper.core.session import Phase, State
+from trouper.core.settings import WARN_SHARE
 from trouper.core.task import TaskWork
 from trouper.core.task_record import Task
 from trouper.core.values import frozen
@@ -49,6 +50,15 @@ class AwaitDeadline:
 
 
 @frozen
+class AwaitWarning:
+    """When 80 % of a turn's time are over, the user is told (L25)."""
+
+    turn: int
+    at: float
+    wall_s: float
+
+
+@frozen
 class AwaitInlineBudget:
     """When it is over, the turn lets this call go on in the background (B1)."""
 
@@ -63,6 +73,7 @@ Work: TypeAlias = (
     | RunCall
     | AwaitApproval
     | AwaitDeadline
+    | AwaitWarning
     | AwaitInlineBudget
     | TaskWork
     | DeliverBatch
@@ -86,6 +97,10 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
                         work["budget", call.request.id] = AwaitInlineBudget(call.request.id, call.preparation.budget_s)
         if turn.deadline_at is not None:
             work["deadline", turn.number] = AwaitDeadline(turn.number, turn.deadline_at)
+            wall_s = turn.deadline_at - turn.started_at
+            if not turn.time_warned:
+                at = turn.started_at + WARN_SHARE * wall_s
+                work["warning", turn.number] = AwaitWarning(turn.number, at, wall_s)
     if state.compacting is not None:
         work["summary", state.turns, state.compacting.split] = Summarise(state.compacting.split)
     if state.queue and state.phase is Phase.IDLE and not state.held:

@@ -59,6 +59,9 @@ from trouper.core.task_events import TaskEvent
 from trouper.core.task_record import Tasks
 from trouper.core.values import changed, frozen
 
+#: What a warning is about, if it is the time of a turn; all the others are about a whole session or runtime.
+WALL_TIME = "wall_s"
+
 
 class Phase(Enum):
     # By identity: `Enum` would hash the name, in Python, on every look-up in the table.
@@ -92,7 +95,7 @@ _MOVES: Mapping[type, Mapping[Phase, Phase]] = {
     InputReceived: _stay(*_ANY),
     TurnStarted: {_P.IDLE: _P.PREPARING},
     InputsTaken: _stay(_P.PREPARING),
-    BudgetWarned: _stay(_P.PREPARING, _P.THINKING),
+    BudgetWarned: _stay(*_IN_TURN),
     HistoryMasked: _stay(_P.PREPARING, _P.IDLE),
     CompactionStarted: {_P.PREPARING: _P.COMPACTING, _P.IDLE: _P.TIDYING},
     CompactionEnded: {_P.COMPACTING: _P.PREPARING, _P.TIDYING: _P.IDLE},
@@ -168,6 +171,8 @@ class Turn:
     forced: bool = False
     #: The model was told that its output does not follow the schema; a second miss is final.
     corrected: bool = False
+    #: The user was told that 80 % of its time are over (L25).
+    time_warned: bool = False
 
 
 @frozen
@@ -438,6 +443,8 @@ def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
 
 
 def _budget_warned(state: State, event: BudgetWarned, phase: Phase) -> State:
+    if event.what == WALL_TIME:
+        return changed(state, phase=phase, turn=changed(state.in_turn, time_warned=True))
     return changed(state, phase=phase, warned=(*state.warned, event.what))
 
 
@@ -473,7 +480,7 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         number=turn.number,
         stop_reason=event.stop_reason,
         text=text or turn.text,
-        usage=turn.usage,
+        usage=turn.usage + event.usage,
         steps=turn.step,
         fault=event.fault,
         detail=event.detail,
@@ -485,12 +492,17 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         turn=None,
         compacting=None,
         last=last,
+        spent=_with_usage(state.spent, event.usage),
         approvals=(),
         carrying=(),
         held=bool(state.queue)
         and (event.stop_reason == "interrupt" or (event.fault is not None and event.fault.kind == "process_ended")),
         history=_with_partial(state.history, event.partial),
     )
+
+
+def _with_usage(spent: Spent, usage: Usage) -> Spent:
+    return spent if usage is NO_USAGE else changed(spent, usage=spent.usage + usage)
 
 
 def _closed(state: State, event: SessionClosed, phase: Phase) -> State:

@@ -13,6 +13,9 @@ from attrs import field, frozen
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
 
+#: Of a budget: past this, a warning (L25).
+WARN_SHARE = 0.8
+
 OnRestart: TypeAlias = Literal["end", "resume"]
 
 

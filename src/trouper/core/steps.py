@@ -30,9 +30,7 @@ from trouper.core.events import (
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import Fault, Media, Message, ProviderPart
 from trouper.core.session import Phase, State
-from trouper.core.settings import TurnOptions
-
-WARN_SHARE = 0.8
+from trouper.core.settings import WARN_SHARE, TurnOptions
 
 
 def start_turn(decision: Decision, at: float, options: TurnOptions, carrying: tuple[NotificationId, ...] = ()) -> None:
