@@ -47,7 +47,7 @@ from trouper.core.task_record import Owner
 from trouper.core.values import changed
 from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log
 from trouper.journal.format import is_gap
-from trouper.models.protocol import Model, close_model
+from trouper.models.protocol import Model, check_model, close_model
 from trouper.roster import IDLE, Roster, SessionDamaged, encode_memories, encode_section, tag_of
 from trouper.services.desk import Desk, provided
 from trouper.services.memory import MemoryKeeper
@@ -175,7 +175,7 @@ class Runtime(Overview):
             raise RuntimeEnded("the runtime is closed; open sessions inside its `async with open_runtime(...)` block")
         if system is not None and not isinstance(system, str):
             raise UsageError(f"system={system!r} is no text; give the system prompt as text")
-        _check_model(model)
+        check_model(model)
         if budget is not None:
             _check_budget(budget)
         name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
@@ -668,7 +668,7 @@ def _check_arguments(
         raise ConfigError(f"root={root!r} is no directory; give its path, or leave it out for the default profile")
     if root is not None and not os.fspath(root):
         raise ConfigError("the root is an empty name; give a directory, or leave it out for the default profile")
-    _check_model(model)
+    check_model(model)
     if isinstance(tools, Tool | str) or not isinstance(tools, Iterable):
         raise ConfigError(f"tools={tools!r} is no list of tools; write tools=[...]")
     if not isinstance(limits, Limits):
@@ -680,13 +680,6 @@ def _check_arguments(
         for item in given:
             if not isinstance(item, kind):
                 raise ConfigError(f"{item!r} in {what} is no {kind.__name__}; write {what}=[{kind.__name__}(...)]")
-
-
-def _check_model(model: object) -> None:
-    if isinstance(model, type):
-        raise ConfigError(f"model={model.__name__} is a class; give an object of it: model={model.__name__}(...)")
-    if model is not None and not callable(getattr(model, "stream", None)):
-        raise ConfigError(f"{model!r} is no model; give one of trouper.models, or an object with `stream(request)`")
 
 
 def _check_budget(budget: object) -> None:

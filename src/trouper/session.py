@@ -29,7 +29,7 @@ from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome
 from trouper.core.session import Phase, State
 from trouper.core.values import changed
 from trouper.journal import JournalFailed
-from trouper.models.protocol import Model
+from trouper.models.protocol import Model, check_model
 from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
 
@@ -220,6 +220,8 @@ class Session(BackgroundSide):
     ) -> AsyncIterator[Turn]:
         schema = _schema_of(output)
         command = self._submit(text, attachments, schema)
+        if model is not None:
+            check_model(model)
         for hook in self._actor.outfit.hooks:
             verdict = await hook.ask_before_turn(self.id, text)
             if verdict.denied is not None:
@@ -476,6 +478,8 @@ class _Watching:
 def _attached(item: Attachment, limit: int) -> Media:
     """A file or ready-made media as a part of the message; too large or unreadable is the caller's mistake."""
     if isinstance(item, Media):
+        if not all(isinstance(each, str) for each in (item.mime_type, item.data or item.uri)):
+            raise UsageError(f"{item!r} cannot be attached; give it a mime_type, and data in base64 or a uri")
         size = len(item.data) * 3 // 4 if item.data else 0
         if size > limit:
             raise UsageError(
@@ -490,8 +494,9 @@ def _attached(item: Attachment, limit: int) -> Media:
         if size > limit:
             raise UsageError(f"attachment {str(path)!r} has {size} bytes, more than Limits.attachment_bytes={limit}")
         data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"attachment {str(path)!r} cannot be read: {error.strerror}; check the path") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have.
+        told = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"attachment {str(path)!r} cannot be read: {told}; check the path") from error
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return Media(kind, base64.b64encode(data).decode("ascii"), name=path.name)
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from session_watch import names, recorded, watched
 
-from trouper import Limits, tool
+from trouper import Limits, UsageError, tool
 from trouper.core.events import TurnEnded
 from trouper.core.live import CaughtUp, TextDelta
 from trouper.journal.memory_disk import MemoryDisk, MemoryFile
@@ -192,3 +192,15 @@ async def test_readers_that_leave_are_forgotten(autojump_clock, open_checked, jo
         assert session.statistics().watchers == 0
         await session.ask("hello")
     assert len(recorded(journal, TurnEnded)) == 1 and names(journal)[-1] == "TurnEnded"
+
+
+async def test_two_tasks_that_read_one_turn_are_told_so(autojump_clock, open_checked):
+    """A feed has one reader: the second one is refused, and the first one goes on."""
+    async with open_checked(Scripted([reply(stall(5), "x")])) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go") as turn, trio.open_nursery() as nursery:
+            nursery.start_soon(turn.wait_ended)
+            await trio.sleep(1)
+            with pytest.raises(UsageError, match="two tasks"):
+                await turn.wait_ended()
+    assert turn.result is not None and turn.result.text == "x"

@@ -170,7 +170,9 @@ async def test_the_idle_deadline_runs_from_the_last_thing_said(autojump_clock, o
     assert len(model.requests) == 2  # After progress a stall is terminal (L13).
 
 
-@pytest.mark.parametrize("noise", [KeepAlive(), UsageChunk(Usage(input=1))], ids=["keep-alive", "usage"])
+@pytest.mark.parametrize(
+    "noise", [KeepAlive(), UsageChunk(Usage(input=1)), TextChunk("")], ids=["keep-alive", "usage", "empty text"]
+)
 async def test_keep_alives_are_not_speech(autojump_clock, open_checked, noise):
     """L12"""
     chatter = [item for _ in range(20) for item in (*stall(10), noise)]

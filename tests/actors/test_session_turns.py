@@ -296,6 +296,21 @@ async def test_attachments_that_are_missing_or_too_large_are_misuse(autojump_clo
             await session.ask("look", attachments=[tmp_path / "big"])
         with pytest.raises(UsageError, match="bytes"):
             await session.ask("look", attachments=[Media("image/png", "A" * 2000)])
+        with pytest.raises(UsageError, match="null byte"):
+            await session.ask("look", attachments=["no\0name"])
+        for nothing in (Media("image/png"), Media("image/png", 5), Media(None, "QQ==")):
+            with pytest.raises(UsageError, match="mime_type"):
+                await session.ask("look", attachments=[nothing])
+
+
+@pytest.mark.parametrize("model", ["gemini", Scripted, object()], ids=["name", "class", "object"])
+async def test_a_model_that_is_none_is_misuse(autojump_clock, open_checked, journal, model):
+    """M6: told where it is given."""
+    async with open_checked(Scripted([])) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(UsageError, match="model"):
+            await session.ask("hello", model=model)
+    assert not recorded(journal, TurnStarted)
 
 
 async def test_the_model_of_a_session_and_of_one_turn_can_be_changed(autojump_clock, open_checked):

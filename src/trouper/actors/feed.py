@@ -11,6 +11,8 @@ from typing import Any
 
 import trio
 
+from trouper._errors import UsageError
+
 
 class Lagged(Exception):
     """The reader fell behind by more than the feed holds. `missed_from` is the first event that it did not get."""
@@ -60,6 +62,10 @@ class Feed:
                 raise Lagged
             if self._ended:
                 raise StopAsyncIteration
+            if self._reader is not None:
+                raise UsageError(
+                    "two tasks read the events of one turn or subscription; let one of them read, or open a second one"
+                )
             self._reader = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         return self.queue.popleft()

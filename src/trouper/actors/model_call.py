@@ -196,6 +196,9 @@ class ModelCall:
             if type(chunk) is KeepAlive or type(chunk) is UsageChunk:
                 draft.add(chunk)
                 continue
+            if type(chunk) is TextChunk and not chunk.text and chunk.opaque is None:
+                draft.add(chunk)  # Some servers send empty text to keep the connection open: that is no speech (L12).
+                continue
             if type(chunk) is Switched:
                 if not isinstance(chunk.fault, Fault):
                     raise TypeError(f"a switch holds {type(chunk.fault).__name__}, not Fault")

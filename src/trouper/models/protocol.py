@@ -20,6 +20,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from attrs import field, frozen
 
+from trouper._errors import ConfigError
 from trouper.core.messages import Json, Message, ToolSpec
 from trouper.models.chunks import Chunk
 
@@ -72,3 +73,11 @@ async def close_model(model: Model) -> None:
     """Close what a model keeps open for its next request, if it keeps anything: `aclose` is not part of the protocol, but may be there."""
     if (close := getattr(model, "aclose", None)) is not None:
         await close()
+
+
+def check_model(model: object) -> None:
+    """Refuse what is no model, where it is given and not when it is asked."""
+    if isinstance(model, type):
+        raise ConfigError(f"model={model.__name__} is a class; give an object of it: model={model.__name__}(...)")
+    if model is not None and not callable(getattr(model, "stream", None)):
+        raise ConfigError(f"{model!r} is no model; give one of trouper.models, or an object with `stream(request)`")
