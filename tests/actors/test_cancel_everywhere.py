@@ -9,6 +9,7 @@ import trio
 from everywhere import FINAL, Stage, invalid_requests, the_busy_script, warm_up
 
 from trouper.core.events import CallEnded, CompactionEnded, TurnEnded
+from trouper.core.live import TextDelta
 from trouper.session import Session
 from trouper.testing import CrashDisk, run_simulated
 from trouper.testing.invariants import check_invariants
@@ -141,13 +142,20 @@ async def _interrupted_scenario(stage: Stage, step: int) -> str | None:
     async with stage.open(the_busy_script()) as runtime:  # type: ignore[attr-defined]
         session = await warm_up(runtime)
         seen = 0
+        #: What was shown of each reply, in order: the last one may have been cut short.
+        shown: dict[str, str] = {}
         async with session.turn("do three things") as turn:
-            async for _ in turn:
+            async for event in turn:
                 seen += 1
+                if isinstance(event, TextDelta):
+                    shown[event.message] = shown.get(event.message, "") + event.text
                 if seen == step:
                     await session.interrupt("enough")
                     assert not stage.running, "interrupt() returned before the tools had stopped"
         assert turn.result is not None
+        said = [message.text for message in session.history if message.role == "assistant"]
+        if shown:  # L13: what a user has seen stays in the history, once.
+            assert sum(text.startswith(list(shown.values())[-1]) for text in said) == 1
         stage.model._scenes, stage.model._next = [FINAL], 0  # type: ignore[union-attr]
         assert (await session.ask("and now?")).error is None
         return turn.result.stop_reason if seen >= step else None

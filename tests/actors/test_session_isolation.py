@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import trio
+from everywhere import FINAL, ROOT, Stage, invalid_requests, the_busy_script, warm_up
 
 from trouper import Scripted, open_runtime, tool
 from trouper.actors import session as session_actor
+from trouper.journal import open_reader
 from trouper.models.scripted import call, reply
 from trouper.session import SessionEnded
-from trouper.testing import check_invariants
+from trouper.testing import CrashDisk, check_invariants, run_simulated
 
 
 @pytest.fixture
@@ -85,3 +89,44 @@ async def test_a_tool_that_runs_out_of_memory_is_an_internal_error(autojump_cloc
         answer = session.history[2].answers[0]
         assert "internal error" in answer.content
         assert "MemoryError" not in answer.content
+
+
+async def _crashing_turn(stage: Stage, at: int, seen: list[int]) -> None:
+    async with stage.open(the_busy_script()) as runtime:  # type: ignore[attr-defined]
+        session = await warm_up(runtime)
+        seen[0] = 0
+        with suppress(SessionEnded):  # The very first decision: nobody knows whether the turn began.
+            result = await session.ask("do three things")
+            assert result.error is None or result.error.kind == "process_ended"
+        reached, seen[0] = seen[0] >= at, -1_000_000
+        assert not stage.running, "a tool still runs after its session began anew"
+        stage.model._scenes, stage.model._next = [FINAL], 0  # type: ignore[union-attr]
+        assert (await session.ask("and now?")).text == "All three are done."
+    if not reached:
+        raise LookupError("the turn has no more decisions")
+
+
+def test_a_crash_in_the_middle_of_any_decision_leaves_a_session_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4, I6, I23: enumerated; whoever decides at that moment, the actor or the task that brought the command."""
+    real = session_actor.step
+    seen, at = [0], 1
+
+    def step(state, command):
+        seen[0] += 1
+        if seen[0] == at:
+            raise MemoryError
+        return real(state, command)
+
+    monkeypatch.setattr(session_actor, "step", step)
+    while True:
+        stage = Stage(CrashDisk())
+        seen[0] = -1_000_000
+        try:
+            run_simulated(_crashing_turn, stage, at, seen, seed=at)
+        except LookupError:
+            break
+        assert invalid_requests(stage) == []
+        assert check_invariants(open_reader(ROOT, disk=stage.disk), complete=True) == []
+        assert all(count == 1 for count in stage.begun.values()), "I4: a tool ran twice"
+        at += 1
+    assert at > 8
