@@ -19,7 +19,7 @@ from trouper.actors import structured
 from trouper.actors.errors import ActorGone, AskLost
 from trouper.actors.feed import Feed, Lagged
 from trouper.actors.reference import Ref
-from trouper.actors.session import SessionActor, SessionEvent, Step
+from trouper.actors.session import Override, SessionActor, SessionEvent, Step
 from trouper.block import Block
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
 from trouper.core.events import CompactionEnded, TurnEnded
@@ -229,7 +229,8 @@ class Session(BackgroundSide):
         if model is not None:
             options = changed(command.options, model=model.name, window=model.context_window)
             command = changed(command, options=options)
-            self._actor.overrides[model.name] = model
+            override = Override(command, model)
+            self._actor.overrides.append(override)
         feeds.append(feed)
         turn: Turn | None = None
         try:
@@ -238,7 +239,7 @@ class Session(BackgroundSide):
                     begun = await self._ask(command)
             finally:
                 if model is not None:
-                    self._actor.overrides.pop(model.name, None)
+                    self._actor.overrides.remove(override)
             turn = Turn(self, feed, begun.state.turns, output)
             yield turn
         finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
+
 import pytest
 import trio
 from session_watch import names, recorded, seen, watched
@@ -351,6 +354,27 @@ def test_a_model_for_one_turn_is_for_that_turn_alone():
             return [*refused, session.last.text]
 
     assert run_simulated(main, choices=[]) == ["refused", "from usual"]
+
+
+@pytest.mark.parametrize("prompt", ["hello", "hello \ud800"], ids=["plain", "written differently than said"])
+@pytest.mark.parametrize("seed", range(6))
+def test_models_of_one_name_are_not_mistaken_for_each_other(seed, prompt):
+    """M6: whoever begins the turn, it runs with the model that was given for it, and not with one that another was given."""
+
+    async def main() -> None:
+        usual, once = (Scripted([reply(f"from {name}")], exhausted="repeat") for name in ("usual", "once"))
+        async with open_runtime("/state", model=usual, durability="memory") as runtime:
+            session = await runtime.session("s")
+
+            async def ask(expected: str, **how) -> None:
+                with suppress(CommandRejected):
+                    assert (await session.ask(prompt, **how)).text == expected
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(ask, "from once", model=once))
+                nursery.start_soon(ask, "from usual")
+
+    run_simulated(main, seed=seed)
 
 
 async def test_each_turn_records_the_model_that_it_ran_with(autojump_clock, open_checked, journal):

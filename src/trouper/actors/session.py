@@ -96,6 +96,14 @@ class Step:
 
 
 @define(eq=False)
+class Override:
+    """The model for the turn that a command is about to begin. By the very command: models may share a name, and callers a session."""
+
+    command: Command
+    model: Model
+
+
+@define(eq=False)
 class SessionActor:
     """One session. `run` is its task; everything else is called from trio's thread by its handle and its children."""
 
@@ -107,8 +115,8 @@ class SessionActor:
     state: State = field(factory=State)
     #: The number of the next event.
     next_seq: int = 0
-    #: Models that a turn may be started with in place of the session's own, by name (M6).
-    overrides: dict[str, Model] = field(factory=dict)
+    #: Models that a turn may be started with in place of the session's own (M6).
+    overrides: list[Override] = field(factory=list)
     turn_feeds: list[Feed] = field(factory=list)
     event_feeds: list[Feed] = field(factory=list)
     #: Of those who only wait for the end of a turn.
@@ -289,6 +297,9 @@ class SessionActor:
                         # What is written is what is true: decided anew, on the command as the journal may hold it.
                         cleaned = position + 1
                         batch.insert(cleaned, (writable.cause, reply))
+                        for override in self.overrides:
+                            if override.command is command:
+                                override.command = writable.cause
                         continue
                     last, waits = self._append(record, head, clean)
                     if self.in_flight is None:
@@ -362,7 +373,7 @@ class SessionActor:
                 )
             if kind is TurnStarted:
                 self.specs = self.outfit.registry.specs(self._revealed())
-                once = self.overrides.get(event.options.model or "") if self.overrides else None
+                once = next((each.model for each in self.overrides if each.command is record.cause), None)
                 self._turn_outfit = self.outfit if once is None else changed(self.outfit, model=once)
             elif kind in OBSERVED:
                 self._worker.runs.observe(event)
