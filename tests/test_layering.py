@@ -15,7 +15,7 @@ LAYERS = (
     ("_errors",),
     ("core",),
     ("reading", "writing", "codec", "redaction"),
-    ("journal",),
+    ("journal", "threads"),
     ("actors", "models", "tools", "stores"),
     ("roster", "services", "subscription", "block", "session"),
     ("runtime", "events"),

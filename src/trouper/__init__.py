@@ -12,6 +12,7 @@ The map of the package; imports point up this list only:
     core/          pure: messages, events, commands, decide / evolve / outstanding
     reading.py     JSON -> values of the core
     writing.py     values of the core -> JSON
+    threads.py     blocking work, out of the event loop's way
     codec.py       records <-> bytes
     journal/       the log: bytes only
     actors/        trio: the kernel (mailbox, supervisor...), the journal writer, sessions and their children

@@ -55,6 +55,7 @@ from trouper.services.overview import Overview
 from trouper.services.places import Places
 from trouper.session import Session
 from trouper.subscription import Subscription
+from trouper.threads import in_thread
 from trouper.tools.context import Services
 from trouper.tools.contract import Tool
 from trouper.tools.equipping import equipped
@@ -342,11 +343,8 @@ class Runtime(Overview):
         return self._places.files_of(session)
 
     async def in_thread(self, work: Callable[[], Any]) -> Any:
-        """Under virtual time, whose clock runs on while a thread works, it is done on the spot."""
-        if getattr(trio.lowlevel.current_clock(), "autojump_threshold", None) is None:
-            return await trio.to_thread.run_sync(work)
-        await trio.lowlevel.checkpoint()
-        return work()
+        """Work that blocks, out of the way."""
+        return await in_thread(work)
 
     async def keep_output(self, session: str, path: str, text: str) -> str | None:
         files = self.files_of(session)

@@ -26,6 +26,7 @@ from trouper.core.values import frozen
 from trouper.journal import Entry, JournalClosed, JournalFailed, Log, OsDisk
 from trouper.journal.log import Batch
 from trouper.journal.sync_thread import Flight, SyncThread
+from trouper.threads import is_virtual_time
 
 #: A batch that is this large is sent without waiting for anyone (J2).
 GATHER_BYTES = 256 * 1024
@@ -239,9 +240,8 @@ class JournalWriter:
     def _is_threaded(self) -> bool:
         if self._mode is None:
             # A mock clock jumps while a thread runs, so it gets no thread.
-            virtual = getattr(trio.lowlevel.current_clock(), "autojump_threshold", None) is not None
             real = self.log.level == "fsync" and isinstance(self.log.disk, OsDisk)
-            self._mode = Threaded() if real and not virtual else Inline()
+            self._mode = Threaded() if real and not is_virtual_time() else Inline()
         return isinstance(self._mode, Threaded)
 
     async def _rest(self) -> bool:

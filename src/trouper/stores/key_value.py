@@ -13,6 +13,7 @@ from trouper._errors import UsageError, WorldError
 from trouper.core.ids import check_name
 from trouper.core.messages import Json
 from trouper.stores.atomic import make_private_directory, write_atomically
+from trouper.threads import in_thread
 
 KEYS_MAX = 1_000
 VALUE_MAX_CHARS = 65_536
@@ -91,7 +92,7 @@ class KeyValueStore:
     async def _run(self, function: Callable[[], _T]) -> _T:
         """In a thread, one at a time. A cancelled caller does not cut a write short: the thread is waited for."""
         async with self._lock:
-            return await trio.to_thread.run_sync(function)
+            return await in_thread(function)
 
     def _load(self) -> dict[str, Json]:
         try:

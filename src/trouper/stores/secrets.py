@@ -18,6 +18,7 @@ import trio
 from trouper._errors import ConfigError, UsageError, WorldError
 from trouper.core.ids import check_name
 from trouper.stores.atomic import make_private_directory, write_atomically
+from trouper.threads import in_thread
 
 SECRETS_MAX = 1_000
 VALUE_MAX_CHARS = 65_536
@@ -80,7 +81,7 @@ class FileSecrets:
 
     async def _run(self, function: Callable[[], _T]) -> _T:
         async with self._lock:
-            return await trio.to_thread.run_sync(function)
+            return await in_thread(function)
 
     def _load(self) -> dict[str, str]:
         try:
@@ -181,7 +182,7 @@ class KeyringSecrets:
 
     async def _run(self, function: Callable[[], _T]) -> _T:
         async with self._lock:
-            return await trio.to_thread.run_sync(function)
+            return await in_thread(function)
 
     def _load_names(self) -> list[str]:
         try:

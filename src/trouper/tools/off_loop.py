@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import trio
 
+from trouper.threads import in_thread
+
 #: It is all computing: more threads would only take turns.
 _THREADS_MAX = 2
 _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trouper_heavy_threads")
@@ -14,13 +16,10 @@ _T = TypeVar("_T")
 
 
 async def off_loop(work: Callable[[], _T]) -> _T:
-    """The result of `work`, from a thread. Given up at once on cancel, since nobody misses it. Under virtual time, whose clock would run on meanwhile, it is done on the spot."""
-    if getattr(trio.lowlevel.current_clock(), "autojump_threshold", None) is not None:
-        await trio.lowlevel.checkpoint()
-        return work()
+    """The result of `work`, from a thread. Given up at once on cancel, since nobody misses it."""
     try:
         limiter = _limiter.get()
     except LookupError:
         limiter = trio.CapacityLimiter(_THREADS_MAX)
         _limiter.set(limiter)
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+    return await in_thread(work, abandon_on_cancel=True, limiter=limiter)

@@ -17,6 +17,7 @@ from tool_attacks import COMMAND_LIMITS, alive, fenced, fences, python, run
 from trio.testing import MockClock
 
 from trouper.tools.guards import processes
+from trouper.tools.guards.fence import build, find
 from trouper.tools.guards.processes import CommandLimits, CommandRefused
 
 
@@ -142,6 +143,20 @@ async def test_no_fence_is_left(tmp_path: Path) -> None:
     with trio.move_on_after(0):
         await run(tmp_path, "sleep", "600")
     assert fences() == []
+
+
+@pytest.mark.skipif(not fenced(), reason="no control groups to be had here")
+def test_a_fence_that_its_warden_did_not_tell_of_is_found_by_its_name() -> None:
+    """I21: a command may kill its warden before that has said a word."""
+    name = f"trouper-{os.getpid()}-untold"
+    built = build(name, 4)
+    assert built is not None
+    try:
+        found = find(name)
+        assert found is not None and found.directory == built.directory
+    finally:
+        built.remove()
+    assert find(name) is None
 
 
 def children() -> set[int]:

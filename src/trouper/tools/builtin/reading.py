@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 
-import trio
 from attrs import define, field
 
 from trouper.core.messages import Json
+from trouper.threads import check_cancelled
 from trouper.tools.builtin.session_files import FILE_READ_MAX
 from trouper.tools.errors import ToolError
 from trouper.tools.guards.descriptors import new_hash
@@ -24,7 +24,7 @@ def read_lines(pieces: Iterable[bytes], path: str, offset: int, limit: int, colu
     digest, size, binary = new_hash(), 0, False
     excerpt = _Excerpt(offset)
     for piece in pieces:
-        trio.from_thread.check_cancelled()
+        check_cancelled()
         binary = binary or (size == 0 and is_binary(piece))
         digest.update(piece)
         excerpt.take(piece.removeprefix(_MARK) if size == 0 else piece, column)

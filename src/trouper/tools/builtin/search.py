@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, TypeAlias
 
-import trio
 from attrs import define
 
 from trouper.core.messages import Json
+from trouper.threads import check_cancelled
 from trouper.tools.builtin.files import described
 from trouper.tools.builtin.session_files import (
     PAGE_DEFAULT,
@@ -153,7 +153,7 @@ def _matches(
 def _matches_in(files: RootedFiles, entry: Entry, searcher: Searcher, spent: _Spent) -> Iterator[Match]:
     line = 0
     for number, block in enumerate(files.line_blocks(entry.path)):
-        trio.from_thread.check_cancelled()
+        check_cancelled()
         spent.bytes += len(block)
         if number == 0:
             spent.files += 1
@@ -171,7 +171,7 @@ def _matches_in(files: RootedFiles, entry: Entry, searcher: Searcher, spent: _Sp
 def _walk(files: RootedFiles, path: str) -> Iterator[Entry]:
     for number, entry in enumerate(files.walk(path)):
         if number % 256 == 0:
-            trio.from_thread.check_cancelled()
+            check_cancelled()
         yield entry
 
 

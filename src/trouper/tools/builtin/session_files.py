@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import trio
 
+from trouper.threads import in_thread
 from trouper.tools.context import ToolContext
 from trouper.tools.guards.names import PATH_BYTES_MAX
 from trouper.tools.guards.rooted import DEFAULT_QUOTA, RootedFiles, files_at
@@ -40,10 +41,10 @@ def files_of(context: ToolContext) -> RootedFiles:
 
 
 async def on_thread(work: Callable[[], _T]) -> _T:
-    """Not abandoned on cancel: a write is whole when the call is over. Long work asks `trio.from_thread.check_cancelled` as it goes."""
+    """Not abandoned on cancel: a write is whole when the call is over. Long work asks `check_cancelled` as it goes."""
     try:
         limiter = _limiter.get()
     except LookupError:
         limiter = trio.CapacityLimiter(_THREADS_MAX)
         _limiter.set(limiter)
-    return await trio.to_thread.run_sync(work, limiter=limiter)
+    return await in_thread(work, limiter=limiter)

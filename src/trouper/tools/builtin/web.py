@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import trio
-
 from trouper.core.messages import Json
+from trouper.threads import in_thread
 from trouper.tools.builtin.html_text import readable
 from trouper.tools.contract import Tool
 from trouper.tools.define import tool
@@ -71,7 +70,7 @@ def make_web_fetch(
         page = await fetch(url, method=method, limits=limits, resolver=resolver, allow=allowed, tls=tls)
         content = _about(page)
         if method == "GET":
-            content |= await trio.to_thread.run_sync(_body, page, format, offset)
+            content |= await in_thread(lambda: _body(page, format, offset))
         return ToolResult(content, is_error=page.status >= 400)
 
     return web_fetch

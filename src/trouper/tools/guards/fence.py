@@ -85,6 +85,14 @@ def build(name: str, processes_max: int) -> Fence | None:
     return None
 
 
+def find(name: str) -> Fence | None:
+    """One that was built under this name: for whoever was not told where."""
+    for place in _places():
+        if os.path.isdir(f"{place}/{name}"):
+            return Fence(f"{place}/{name}")
+    return None
+
+
 def _places() -> list[str]:
     """Where such groups could be made: version 1 has a tree for this limit alone, version 2 one tree for all."""
     try:

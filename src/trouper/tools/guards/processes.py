@@ -35,7 +35,7 @@ import trio
 from attrs import field, frozen
 
 from trouper.tools.guards import warden
-from trouper.tools.guards.fence import Fence
+from trouper.tools.guards.fence import Fence, find
 from trouper.tools.guards.refusal import Refused
 
 #: stream name, text
@@ -143,7 +143,7 @@ async def run(
             theirs.close()
             os.close(handed_over)
         control = trio.socket.from_stdlib_socket(ours)
-        reports = _Reports(control)
+        reports = _Reports(control, str(order["name"]))
         outputs = {name: _Output(name, limits, listener) for name in ("stdout", "stderr")}
         try:
             timed_out = await _attend(process, control, reports, outputs, order, marker, limits)
@@ -197,7 +197,7 @@ async def _attend(
             with trio.move_on_after(limits.grace_s + _WARDEN_PATIENCE_S):
                 await reports.wait_ended()
         if reports.lost:
-            await trio.to_thread.run_sync(_end_strays, marker, reports.pid, reports.fence)
+            await trio.to_thread.run_sync(_end_strays, marker, reports.pid, reports.fence or find(reports.name))
         # The streams end with the last process that holds them; one that the kernel will not let go must not hold us up.
         nursery.cancel_scope.deadline = trio.current_time() + _STREAM_PATIENCE_S
     return clock.cancelled_caught
@@ -217,7 +217,7 @@ async def _see_out(
         process.kill()
         await process.wait()
     if reports.lost:
-        await trio.to_thread.run_sync(_end_strays, marker, reports.pid, reports.fence)
+        await trio.to_thread.run_sync(_end_strays, marker, reports.pid, reports.fence or find(reports.name))
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             await stream.aclose()
@@ -226,7 +226,9 @@ async def _see_out(
 class _Reports:
     """What the warden says."""
 
-    def __init__(self, control: trio.socket.SocketType) -> None:
+    def __init__(self, control: trio.socket.SocketType, name: str) -> None:
+        #: Under which a fence may be there that the warden did not get to tell of.
+        self.name = name
         self._control = control
         self._buffer = b""
         self.pid: int | None = None
