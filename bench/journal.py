@@ -29,7 +29,7 @@ from trouper.core.ids import call_id
 from trouper.core.messages import Message, Outcome, Text, ToolCall, Usage
 from trouper.core.session import State
 from trouper.core.settings import TurnOptions
-from trouper.journal import Entry, Level, Log, OsDisk, open_log, open_reader, verify
+from trouper.journal import Entry, JournalBehind, Level, Log, OsDisk, open_log, open_reader, verify
 from trouper.journal.format import stream_of
 from trouper.roster import fold
 
@@ -183,14 +183,18 @@ def crowd(root: Path, tasks: int, each: int, rounds: int) -> list[Row]:
 
 
 def stream(root: Path, count: int, rounds: int) -> list[Row]:
-    """Appenders that do not wait for each ack: the last one is waited for."""
+    """Appenders that do not wait for each ack: the last one is waited for; and the disk, where it falls too far behind (I25)."""
 
     async def work(writer: JournalWriter) -> float:
         ready = list(entries(count))
         start = time.perf_counter()
         seq = 0
         for number, entry in enumerate(ready):
-            seq = writer.append(entry)
+            try:
+                seq = writer.append(entry)
+            except JournalBehind:
+                await writer.wait_durable(seq)
+                seq = writer.append(entry)
             if number % 500 == 499:
                 await trio.lowlevel.checkpoint()
         await writer.wait_durable(seq)
