@@ -406,18 +406,24 @@ class Runtime(Overview):
         """Until everything that was handed over so far is in the journal."""
         await self.writer.wait_durable(self._log.last)
 
-    def _past_records(self, after: int, upto: int) -> Iterator[codec.Record]:
-        for raw in self._log.records(after=after):
+    def _past_records(self, after: int, upto: int) -> Iterator[codec.Record | None]:
+        for raw in self._log.paced_records(after=after):
+            if raw is None:
+                yield None
+                continue
             if raw.seq > upto:
                 return
             if not is_gap(raw.payload):
                 yield codec.decode(raw.payload, raw.seq)
 
-    def _past_events(self, session: str, after: int, upto: int, read: int) -> Iterator[SessionEvent]:
-        """Recorded events of a session with numbers in (after, upto); `read`: a record before which there are none of them."""
+    def _past_events(self, session: str, after: int, upto: int, read: int) -> Iterator[SessionEvent | None]:
+        """Recorded events of a session with numbers in (after, upto); `read`: a record before which there are none of them. `None`: others may run."""
         if after + 1 >= upto:
             return
-        for raw in self._log.records(max(0, read - 1), session):
+        for raw in self._log.paced_records(max(0, read - 1), session):
+            if raw is None:
+                yield None
+                continue
             if is_gap(raw.payload):
                 continue
             record = codec.decode(raw.payload, raw.seq)

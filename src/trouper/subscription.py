@@ -31,7 +31,7 @@ class Subscription(Generic[T]):
         *,
         number: Callable[[T], int],
         settle: Callable[[], Awaitable[None]],
-        past: Callable[[int, T | None], Iterator[T]],
+        past: Callable[[int, T | None], Iterator[T | None]],
         is_over: Callable[[], bool],
     ) -> None:
         if not isinstance(after, int):
@@ -42,11 +42,11 @@ class Subscription(Generic[T]):
         self._number = number
         #: Waits until everything that was handed over is in the journal.
         self._settle = settle
-        #: What the journal holds after a number, as far as everybody may know of it; with what was read last, from which to go on.
+        #: What the journal holds after a number, as far as everybody may know of it; with what was read last, from which to go on. `None`: others may run.
         self._past = past
         self._is_over = is_over
         self._last: T | None = None
-        self._backlog: Iterator[T] | None = None
+        self._backlog: Iterator[T | None] | None = None
         self._is_live = False
         self._burst = 0
         feeds.append(self._feed)
@@ -69,9 +69,13 @@ class Subscription(Generic[T]):
         self._burst += 1
         if self._burst % _BURST == 0:
             await trio.lowlevel.checkpoint()
-        item = next(self._backlog, None)
-        if item is None:
+        try:
+            item = next(self._backlog)
+        except StopIteration:
             self._backlog, self._is_live = None, True
+            return None
+        if item is None:
+            await trio.lowlevel.checkpoint()
         return item
 
     async def _next_live(self) -> T | None:

@@ -204,3 +204,36 @@ async def test_two_tasks_that_read_one_turn_are_told_so(autojump_clock, open_che
             with pytest.raises(UsageError, match="two tasks"):
                 await turn.wait_ended()
     assert turn.result is not None and turn.result.text == "x"
+
+
+async def test_looking_for_rare_events_in_a_long_journal_keeps_nobody_waiting(autojump_clock, open_checked):
+    """I33: the journal is read a block at a time, and others run in between."""
+    turns_of_others = 0
+    looking = False
+
+    async def other() -> None:
+        nonlocal turns_of_others
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns_of_others += looking
+
+    model = Scripted([reply("Yes.")], exhausted="repeat")
+    async with open_checked(model) as runtime:
+        mine, busy = await runtime.session("mine"), await runtime.session("busy")
+        await mine.ask("first")
+        for _ in range(25):  # Ten blocks.
+            await busy.ask("x" * 400_000)
+        await mine.ask("last")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            looking = True
+            seen = []
+            async with mine.events() as events:
+                async for event in events:
+                    seen.append(event.seq)
+                    if len(seen) == mine._actor.next_seq:
+                        break
+            looking = False
+            nursery.cancel_scope.cancel()
+    assert seen == list(range(len(seen)))
+    assert turns_of_others >= 5

@@ -358,6 +358,10 @@ class Log:
         """Written records above `after`, of one stream or of all. Those still pending are not among them."""
         return self._reader.records(after, stream)
 
+    def paced_records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord | None]:
+        """The same, with a `None` wherever a block was read: a moment at which others may run."""
+        return self._reader.paced_records(after, stream)
+
     def snapshot(self) -> Snapshot | None:
         """The newest snapshot that is whole and not ahead of the journal."""
         if self._snapshot is None:

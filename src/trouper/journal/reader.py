@@ -52,13 +52,17 @@ class Reader:
 
     def records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord]:
         """Records with a sequence above `after`, of one stream or of all; ends at the last one that is written."""
+        return (record for record in self.paced_records(after, stream) if record is not None)
+
+    def paced_records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord | None]:
+        """The same, with a `None` wherever a block was read: a moment at which others may run, however rare the stream's records are."""
         mark = b'"session":"%b"' % stream.encode() if stream is not None else b""
         try:
             yield from self._records(after, stream, mark)
         except OSError as error:
             raise opening_error(self.root, error, "read") from error
 
-    def _records(self, after: int, stream: str | None, mark: bytes) -> Iterator[RawRecord]:
+    def _records(self, after: int, stream: str | None, mark: bytes) -> Iterator[RawRecord | None]:
         while True:
             ended_sealed = False
             newest = 0
@@ -75,8 +79,14 @@ class Reader:
                     for seq, payload in enumerate(block.payloads, block.first):
                         after = seq
                         # A gap concerns whoever reads: nobody knows whose records it held.
-                        if stream is None or (mark in payload and stream_of(payload) == stream) or is_gap(payload):
+                        # `find`, not `in`: to look for bytes in bytes, `in` first tries a number, and pays for the exception.
+                        if (
+                            stream is None
+                            or (payload.find(mark) >= 0 and stream_of(payload) == stream)
+                            or is_gap(payload)
+                        ):
                             yield RawRecord(seq, self._resolved(payload))
+                    yield None
             # A writer may have sealed what was its live segment while we read it; then there is more behind it.
             if not ended_sealed or not self._has_more(after, newest):
                 return
