@@ -41,7 +41,7 @@ def _pattern(beginnings: str, pattern: str) -> tuple[tuple[str, ...], re.Pattern
 
 #: What keys look like, each with beginnings that are quickly looked for.
 _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
-    _pattern("AIza", r"AIza[0-9A-Za-z_-]{35}"),
+    _pattern("AIza", r"AIza[0-9A-Za-z_-]{35,}"),
     _pattern("sk-", _START + r"sk-[0-9A-Za-z_-]{20,}"),
     _pattern("k_live_|k_test_", _START + r"[prs]k_(?:live|test)_[0-9A-Za-z]{16,}"),
     _pattern("ghp_|gho_|ghu_|ghs_|ghr_", _START + r"gh[pousr]_[0-9A-Za-z]{36,}"),

@@ -47,7 +47,7 @@ from trouper.core.task_record import Owner
 from trouper.core.values import changed
 from trouper.journal import Disk, JournalError, Level, Log, Recovery, open_log
 from trouper.journal.format import is_gap
-from trouper.models.protocol import Model, check_model, close_model
+from trouper.models.protocol import Model, check_model, close_model, confide_in
 from trouper.roster import IDLE, Roster, SessionDamaged, encode_memories, encode_section, tag_of
 from trouper.services.desk import Desk, provided
 from trouper.services.memory import MemoryKeeper
@@ -151,6 +151,7 @@ class Runtime(Overview):
         self._snapshots: Ref[None, None] | None = None
         self._places = places
         self.redact = places.redactor
+        confide_in(outfit.model, self.redact)
         self._desks: dict[str, Desk] = {}
         memories, next_seq = self._roster.memories()
         self.memory = MemoryKeeper(
@@ -195,6 +196,8 @@ class Runtime(Overview):
         self, usual: Outfit, model: Model | None, tools: Iterable[ToolSource] | None, budget: Budget | None
     ) -> Outfit:
         """`usual`, but for what was given."""
+        if model is not None:
+            confide_in(model, self.redact)
         return Outfit(
             model=usual.model if model is None else model,
             registry=usual.registry if tools is None else self._checked(equipped(tools)),

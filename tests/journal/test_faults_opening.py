@@ -127,6 +127,32 @@ def test_a_journal_that_this_user_may_not_touch(operation: str, path: str) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("mode", [0o700, 0o000])
+def test_a_runtime_in_a_root_that_cannot_be_entered(mode: int) -> None:
+    """The same through `open_runtime` and the command line's configuration: it is the root that is named, and not what might be in it."""
+    program = (
+        "import sys, os, pathlib, trio, trouper.runtime, trouper.models.simulated\n"
+        "from trouper.cli.configuration import read_configuration\n"
+        "from trouper.journal import JournalUnreadable\n"
+        "async def main():\n"
+        "    async with trouper.open_runtime(sys.argv[1]):\n        pass\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "read_configuration(pathlib.Path(sys.argv[1]))\n"
+        "try:\n    trio.run(main)\n"
+        "except JournalUnreadable as error:\n    print(error)\n"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        place = Path(name) / "journal"
+        written(place)
+        place.chmod(mode)
+        done = subprocess.run([sys.executable, "-c", program, str(place)], capture_output=True, text=True, check=False)
+        place.chmod(0o700)
+    assert done.returncode == 0 and repr(str(place)) in done.stdout, done.stderr
+    assert "owner" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_journal_of_another_user() -> None:
     """The real thing: another uid, modes 0700 and 0600 (J8)."""
     program = (

@@ -17,10 +17,12 @@ import httpx
 import pytest
 import trio
 
+from trouper import Scripted, open_runtime, tool
 from trouper._errors import ConfigError, TrouperError
 from trouper.core.messages import Message, Text
+from trouper.models import Fallback
 from trouper.models._errors import AuthFailed, ModelError, ModelFault
-from trouper.models.chunks import Done, TextChunk
+from trouper.models.chunks import CallEnd, CallStart, Done, TextChunk
 from trouper.models.gemini import Gemini
 from trouper.models.gemini_vertex import Vertex
 from trouper.models.http import Credential, Key
@@ -269,3 +271,48 @@ def test_a_key_that_can_be_none_is_refused_at_once(given: Any, says: str) -> Non
     with pytest.raises(ConfigError, match=says) as caught:
         Gemini("m", api_key=given)
     assert_clean(str(caught.value))
+
+
+def files_below(directory: Path) -> list[Path]:
+    found = [path for path in directory.rglob("*") if path.is_file()]
+    assert any(path.name.startswith("segment-") for path in found)
+    return found
+
+
+@pytest.mark.parametrize("given", ["as it is", "by a function", "within a fallback", "for one turn"])
+async def test_not_in_the_journal_whoever_says_it(given: str, tmp_path: Path) -> None:
+    """J8, M3, I36: a key that no environment holds is known to the runtime that uses it: said by the model, by a tool, or by the user."""
+
+    @tool
+    async def show() -> str:
+        """Tells what it should not."""
+        return f"configured with {KEY} and nothing else"
+
+    said = [
+        [CallStart(0, "show"), CallEnd(0, {}), Done("tool_use")],
+        [TextChunk(f"The key is {KEY[:9]}"), TextChunk(f"{KEY[9:]} as you know."), Done("end_turn")],
+    ]
+    async with serve_gemini([*said, *said]) as server:
+        client = Gemini("m", api_key=(lambda: KEY) if given == "by a function" else KEY, base_url=server.url)
+        model = Fallback(client, client) if given == "within a fallback" else client
+        usual = Scripted([]) if given == "for one turn" else model
+        async with open_runtime(tmp_path, model=usual, tools=[show]) as runtime:
+            session = await runtime.session("s")
+            for text in ("which key?", f"is it {KEY}?"):
+                result = await session.ask(text, model=model if given == "for one turn" else None)
+                assert result.error is None, result
+            assert_clean(repr(session.history))
+        # What was written once was cut out of what is sent again.
+        assert all(form.encode() not in server.requests[-1].body for form in FORMS)
+    for path in files_below(tmp_path):
+        assert_clean(path.read_bytes().decode("utf-8", "replace"))
+
+
+async def test_a_client_forgets_the_runtimes_that_are_gone(tmp_path: Path) -> None:
+    """A client may outlive many runtimes: it tells those that are there."""
+    client = Gemini("m", api_key=KEY, base_url="http://127.0.0.1:1")
+    for _ in range(3):
+        async with open_runtime(durability="memory", model=client):
+            assert client._confidants
+    gc.collect()
+    assert not client._confidants

@@ -122,6 +122,14 @@ class Configuration:
             return tools_named(self.tools if asked is None else asked, self.path.parent)
 
 
+def _can_enter(root: Path) -> bool:
+    try:
+        os.stat(os.path.join(root, "."))
+    except OSError:
+        return False
+    return True
+
+
 def read_configuration(root: Path) -> Configuration:
     """The configuration of a root. No file is no mistake; a wrong one is, and the error says where."""
     path = root / FILE_NAME
@@ -131,6 +139,8 @@ def read_configuration(root: Path) -> Configuration:
     except (FileNotFoundError, NotADirectoryError):
         return Configuration(path)
     except OSError as error:
+        if not _can_enter(root):
+            return Configuration(path)  # Then the root itself is what is wrong, and whoever opens it says how.
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}; make it readable, or remove it") from None
     try:
         if len(data) > FILE_BYTES_MAX:

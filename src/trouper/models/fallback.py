@@ -20,7 +20,7 @@ from trouper.core.messages import Fault
 from trouper.core.values import changed
 from trouper.models._errors import ModelError, ModelFault, NetworkFault, alone
 from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk
-from trouper.models.protocol import Model, ModelRequest, close_model
+from trouper.models.protocol import Confidant, Model, ModelRequest, close_model, confide_in
 
 logger = logging.getLogger("trouper.models")
 
@@ -49,6 +49,11 @@ class Fallback:
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         return _Stream(self.models, request, self._patience_s)
+
+    def confide_in(self, confidant: Confidant) -> None:
+        """All the models' keys."""
+        for model in self.models:
+            confide_in(model, confidant)
 
     async def aclose(self) -> None:
         """Close the idle connections of all the models."""

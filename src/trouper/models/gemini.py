@@ -126,7 +126,7 @@ class Gemini(HttpModel):
     async def stream(self, request: ModelRequest) -> AsyncIterator[ChunkStream]:
         model = request.model or self._model
         body = self._builder.body(request, model, settings_of(request.extra) if request.extra else None)
-        credential = await self._credential()
+        credential = await self._confided()
         path = f"/{self._version}/{self._path(model)}:streamGenerateContent?alt=sse"
         async with self._endpoint.open(path, body, credential, headers=self._extra_headers()) as stream:
             if stream.status != 200:
@@ -151,7 +151,7 @@ class Gemini(HttpModel):
 
         await model.sdk(lambda client: client.files.upload(file="report.pdf"))
         """
-        credential = await self._credential()
+        credential = await self._confided()
         return await trio.to_thread.run_sync(self._run_sdk, work, credential, abandon_on_cancel=True)
 
     def _run_sdk(self, work: Callable[[Any], T], credential: Credential | None) -> T:

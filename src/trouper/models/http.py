@@ -99,6 +99,11 @@ class Key:
     def __reduce__(self) -> str:
         raise TypeError("a key is not pickled; build the client anew where it is needed")
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The key, if it is there without asking."""
+        return () if callable(self._source) else self._credential(self._source).secrets
+
     async def ask(self) -> Credential:
         if isinstance(self._source, str):
             return self._credential(self._source)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 from trouper.models.http import Credential, Endpoint, Key
+from trouper.models.protocol import Confidant
 
 if TYPE_CHECKING:
     import httpx
@@ -40,6 +42,8 @@ class HttpModel:
         self._provider = provider
         self._window = window
         self._event_bytes_max = event_bytes_max
+        # Weakly: a client may outlive many runtimes.
+        self._confidants: weakref.WeakSet[Confidant] = weakref.WeakSet()
         self._endpoint = Endpoint(
             base_url,
             provider=provider,
@@ -59,6 +63,20 @@ class HttpModel:
     @property
     def context_window(self) -> int | None:
         return self._window
+
+    def confide_in(self, confidant: Confidant) -> None:
+        """Tell a key that is known by now, and every one that is asked for later (J8, I36)."""
+        self._confidants.add(confidant)
+        if self._key is not None:
+            confidant.learn(*self._key.known)
+
+    async def _confided(self) -> Credential | None:
+        """The credential of the next request; whoever has to know it is told first."""
+        credential = await self._credential()
+        if credential is not None:
+            for confidant in self._confidants:
+                confidant.learn(*credential.secrets)
+        return credential
 
     async def _credential(self) -> Credential | None:
         return await self._key.ask() if self._key is not None else None

@@ -75,6 +75,18 @@ async def close_model(model: Model) -> None:
         await close()
 
 
+class Confidant(Protocol):
+    """Somebody who has to know secrets, to keep them out of what is written."""
+
+    def learn(self, *values: str) -> None: ...
+
+
+def confide_in(model: Model, confidant: Confidant) -> None:
+    """Have a model tell its keys, now and whenever it gets another one, if it has any: `confide_in` is not part of the protocol, but may be there."""
+    if (confide := getattr(model, "confide_in", None)) is not None:
+        confide(confidant)
+
+
 def check_model(model: object) -> None:
     """Refuse what is no model, where it is given and not when it is asked."""
     if isinstance(model, type):

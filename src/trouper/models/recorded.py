@@ -37,7 +37,7 @@ from trouper.models.chunks import (
     ThinkingChunk,
     UsageChunk,
 )
-from trouper.models.protocol import Model, ModelRequest, close_model
+from trouper.models.protocol import Confidant, Model, ModelRequest, close_model, confide_in
 
 VERSION = 1
 #: What tells one request from another. Whose it is and how often it was tried does not; `extra` may hold headers, and is not kept.
@@ -105,6 +105,10 @@ class Recorded:
     @property
     def context_window(self) -> int | None:
         return self.model.context_window
+
+    def confide_in(self, confidant: Confidant) -> None:
+        """The keys of the model."""
+        confide_in(self.model, confidant)
 
     async def aclose(self) -> None:
         """Close the idle connections of the model."""

@@ -116,9 +116,10 @@ class FileSecrets:
 def values_in(directory: Path) -> frozenset[str]:
     """What the files of a directory hold. One that is exposed or damaged is left to whoever asks for one of its secrets: then that is said."""
     found: set[str] = set()
-    for path in sorted(directory.glob("*.json")):
-        with contextlib.suppress(WorldError, OSError):
-            found.update(FileSecrets(path)._load().values())
+    with contextlib.suppress(OSError):  # A directory that cannot be looked into: whoever opens what is in it says so.
+        for path in sorted(directory.glob("*.json")):
+            with contextlib.suppress(WorldError, OSError):
+                found.update(FileSecrets(path)._load().values())
     return frozenset(found)
 
 
