@@ -14,6 +14,7 @@ import trio
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.messages import Outcome
 from trouper.journal import open_reader, verify
+from trouper.models import Scripted, reply
 from trouper.testing.invariants import check_invariants, records_of
 
 PROGRAM = """
@@ -69,3 +70,26 @@ async def test_closing_a_runtime_right_after_a_turn_waits_for_nothing(autojump_c
         await session.ask("hello")
         before = trio.current_time()
     assert trio.current_time() == before
+
+
+async def test_every_model_that_was_ever_used_is_closed_with_the_runtime(autojump_clock, open_checked):
+    """I21: the runtime's own, one that a session had for a while, and one for a single turn; each once."""
+
+    class Closing(Scripted):
+        closed = 0
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    models = [Closing([reply("yes")], exhausted="repeat", name=f"m{number}") for number in range(4)]
+    async with open_checked(models[0]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("a")
+        await runtime.session("s", model=models[1])
+        await session.ask("b")
+        await runtime.session("s", model=models[2])
+        await session.ask("c")
+        await session.ask("d", model=models[3])
+        assert [model.closed for model in models] == [0, 0, 0, 0]
+    assert [len(model.requests) for model in models] == [1, 1, 1, 1]
+    assert [model.closed for model in models] == [1, 1, 1, 1]

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -151,7 +152,9 @@ class Runtime(Overview):
         self._snapshots: Ref[None, None] | None = None
         self._places = places
         self.redact = places.redactor
-        confide_in(outfit.model, self.redact)
+        #: All that were ever asked here and are still there, by identity: their connections are closed at the end. Weakly: a host may make one for every turn.
+        self._models: weakref.WeakValueDictionary[int, Model] = weakref.WeakValueDictionary()
+        self.meet(outfit.model)
         self._desks: dict[str, Desk] = {}
         memories, next_seq = self._roster.memories()
         self.memory = MemoryKeeper(
@@ -197,7 +200,7 @@ class Runtime(Overview):
     ) -> Outfit:
         """`usual`, but for what was given."""
         if model is not None:
-            confide_in(model, self.redact)
+            self.meet(model)
         return Outfit(
             model=usual.model if model is None else model,
             registry=usual.registry if tools is None else self._checked(equipped(tools)),
@@ -206,6 +209,12 @@ class Runtime(Overview):
             rules=usual.rules,
             hooks=usual.hooks,
         )
+
+    def meet(self, model: Model) -> None:
+        """A model that is about to be used: its keys are kept out of what is written, and its connections end with the runtime."""
+        with suppress(TypeError):  # A class with slots of its own may have no room for it.
+            self._models[id(model)] = model
+        confide_in(model, self.redact)
 
     def _checked(self, registry: Registry) -> Registry:
         """No model hears of a tool whose needs are not met (T7)."""
@@ -660,9 +669,7 @@ async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:
 
 async def _close_models(runtime: Runtime) -> None:
     """Clients keep connections open for the next request; there is none any more."""
-    models = {id(actor.outfit.model): actor.outfit.model for actor in runtime._actors.values()}
-    models[id(runtime._outfit.model)] = runtime._outfit.model
-    for model in models.values():
+    for model in list(runtime._models.values()):
         with trio.move_on_after(1.0):
             await close_model(model)
 

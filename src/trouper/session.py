@@ -29,7 +29,7 @@ from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome
 from trouper.core.session import Phase, State
 from trouper.core.values import changed
 from trouper.journal import JournalFailed
-from trouper.models.protocol import Model, check_model, confide_in
+from trouper.models.protocol import Model, check_model
 from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
 
@@ -227,7 +227,7 @@ class Session(BackgroundSide):
             if verdict.denied is not None:
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if model is not None:
-            confide_in(model, self._runtime.redact)
+            self._runtime.meet(model)
             options = changed(command.options, model=model.name, window=model.context_window)
             command = changed(command, options=options)
             override = Override(command, model)
