@@ -93,3 +93,25 @@ async def test_every_model_that_was_ever_used_is_closed_with_the_runtime(autojum
         assert [model.closed for model in models] == [0, 0, 0, 0]
     assert [len(model.requests) for model in models] == [1, 1, 1, 1]
     assert [model.closed for model in models] == [1, 1, 1, 1]
+
+
+async def test_a_model_that_cannot_be_referred_to_weakly_is_closed_too(autojump_clock, open_checked):
+    """I21: how a class keeps its attributes is its own business."""
+
+    class Slotted:
+        __slots__ = ("closed", "inner")
+        name, context_window = "slotted:one", None
+
+        def __init__(self) -> None:
+            self.inner, self.closed = Scripted([reply("yes")]), 0
+
+        def stream(self, request):
+            return self.inner.stream(request)
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    model = Slotted()
+    async with open_checked(model) as runtime:
+        assert (await (await runtime.session("s")).ask("a")).text == "yes"
+    assert model.closed == 1

@@ -212,7 +212,7 @@ class Runtime(Overview):
 
     def meet(self, model: Model) -> None:
         """A model that is about to be used: its keys are kept out of what is written, and its connections end with the runtime."""
-        with suppress(TypeError):  # A class with slots of its own may have no room for it.
+        with suppress(TypeError):  # A class with slots of its own may have no room for it; see `_close_models`.
             self._models[id(model)] = model
         confide_in(model, self.redact)
 
@@ -669,7 +669,8 @@ async def _stop_sessions(runtime: Runtime, grace_s: float) -> None:
 
 async def _close_models(runtime: Runtime) -> None:
     """Clients keep connections open for the next request; there is none any more."""
-    for model in list(runtime._models.values()):
+    in_use = (runtime._outfit.model, *(actor.outfit.model for actor in runtime._actors.values()))
+    for model in {**runtime._models, **{id(model): model for model in in_use}}.values():
         with trio.move_on_after(1.0):
             await close_model(model)
 
