@@ -213,7 +213,8 @@ def test_files_are_attached_by_name_and_what_is_none_is_said_to_be_text(place: P
         terminal.line("look @huge.iso")
         terminal.wait_for("! attachment 'huge.iso' has 30000000 bytes")
         terminal.line("/history")
-        shown = terminal.wait_for('assistant: "You said: look @somebody"')
+        # Its answer is on the screen as it streams, and in the history only once it is recorded: so what was asked is waited for.
+        shown = terminal.wait_for('user: "look @somebody"')
         assert 'user: "look @notes.md @odd.bin", with notes.md, with odd.bin' in shown
         assert 'user: "look @huge.iso"' not in shown
         terminal.line("/quit")
