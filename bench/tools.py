@@ -1,6 +1,6 @@
 """What a trivial tool call costs on its way through schema, policy, journal (level memory) and back, beside calling the function.
 
-Goals: a whole tool step within 3x of a bare trio loop that spawns and hands over as often; the parts, each on its own.
+Goals: a whole tool step within 3x of a bare trio loop that moves the same chunks; the parts, each on its own.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from _report import Row, parse_arguments, print_rows
-from trouper.models.scripted import call, reply
 from trouper.tools.arguments import parse_arguments as parse_buffer
 from trouper.tools.context import ToolContext
 from trouper.tools.output import shape_output
 from trouper.tools.policy import allow, decide_policy
 from trouper.tools.registry import Registry
-from turns import STEPS, floor_step, median_of, note, opened
+from turns import STEP_TALK, STEPS, floor_step, median_of, note, opened
 
 US = 1e6
 
@@ -89,8 +88,7 @@ async def main(quick: bool, as_json: bool) -> None:
         ),
     ]
     step_floor = await median_of(repeats, floor_step) * US / STEPS
-    plays = [reply(call("note", n=n)) for n in range(STEPS)]
-    async with opened("memory", plays=[*plays, reply("done")]) as session:
+    async with opened("memory", plays=[*STEP_TALK]) as session:
         await session.ask("go")
         step = await median_of(max(10, repeats // 2), lambda: session.ask("go")) * US / STEPS
     rows.append(Row("a whole tool step [memory]", step, "us", "bare trio", step_floor))

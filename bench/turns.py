@@ -22,6 +22,7 @@ import trio
 from _report import Row, parse_arguments, print_rows
 from trouper import Limits, open_runtime, tool
 from trouper.journal import Level
+from trouper.models.chunks import Done
 from trouper.models.scripted import Play, Scripted, call, reply
 from trouper.session import Session
 
@@ -29,6 +30,8 @@ DELTAS = 20
 STEPS = 10
 LEVELS: tuple[Level, ...] = ("memory", "write", "fsync")
 TEXT = reply("x" * 200, deltas=DELTAS)
+#: One turn of `STEPS` tool steps, as the model tells it.
+STEP_TALK = (*(reply(call("note", n=n)) for n in range(STEPS)), reply("done"))
 LIMITS = Limits(max_steps=0, loop_warn=0)
 
 
@@ -70,18 +73,25 @@ async def floor_text() -> None:
 
 
 async def floor_step() -> None:
-    """A model task, then a tool task, each handing its result back over a channel."""
-    send, receive = trio.open_memory_channel[int](32)
+    """The same talk: for each reply a model task that sends its chunks, then a tool task that hands its result back."""
+    send, receive = trio.open_memory_channel[object](32)
 
-    async def child() -> None:
+    async def model(play: Play) -> None:
+        for chunk in play:
+            await send.send(chunk)
+
+    async def run_tool() -> None:
         await send.send(1)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(STEPS):
-            nursery.start_soon(child)
-            await receive.receive()
-            nursery.start_soon(child)
-            await receive.receive()
+        for play in STEP_TALK:
+            nursery.start_soon(model, play)
+            while type(chunk := await receive.receive()) is not Done:
+                pass
+            assert isinstance(chunk, Done)
+            if chunk.stop_reason == "tool_use":
+                nursery.start_soon(run_tool)
+                await receive.receive()
 
 
 async def floor_parallel() -> None:
@@ -181,8 +191,7 @@ async def text_turn(level: Level, repeats: int) -> tuple[float, float]:
 
 
 async def tool_step(level: Level, repeats: int) -> float:
-    plays = [reply(call("note", n=n)) for n in range(STEPS)]
-    async with opened(level, plays=[*plays, reply("done")]) as session:
+    async with opened(level, plays=[*STEP_TALK]) as session:
         await session.ask("go")
         return await median_of(repeats, lambda: session.ask("go")) / STEPS
 
