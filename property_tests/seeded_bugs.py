@@ -128,7 +128,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "epochs-fall",
         "each process writes under an earlier epoch than the one before (I13)",
-        "runtime.py",
+        "ground.py",
         "        self.epoch = log.epoch\n",
         "        self.epoch = -log.epoch\n",
         (CRASH,),
@@ -144,7 +144,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "snapshot-ahead-of-its-states",
         "a snapshot claims records that a session has not taken in yet (I12, J13)",
-        "runtime.py",
+        "snapshots.py",
         "            seq=min([self._log.durable, *(first - 1 for first in in_flight)]),\n",
         "            seq=self._log.last,\n",
         (SEEDED, SIMULATED),
@@ -152,9 +152,9 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "snapshot-outlives-its-records",
         "a snapshot holds what was noted and is not on the disk yet; a power cut leaves it alone there (I17)",
-        "runtime.py",
-        "            await self.writer.wait_durable(picture.covers)\n",
-        "            await self.writer.wait_durable(picture.seq)\n",
+        "snapshots.py",
+        "            await self._writer.wait_durable(picture.covers)\n",
+        "            await self._writer.wait_durable(picture.seq)\n",
         ("tests/actors/test_session_resume.py",),
     ),
     Bug(

@@ -80,8 +80,9 @@ async def once(context: ToolContext, seconds: float = 1.0, how: str = "fine") ->
 def check_permits(runtime: Runtime, limits: Limits) -> None:
     # Permits are counted in the order of the journal; an actor whose record is on its way to the disk has yet to follow, and so
     # has one between two lives. That the journal itself never exceeds a limit is checked at the end.
-    settled = {name: a for name, a in runtime._actors.items() if a._nursery is not None and a.in_flight is None}
-    held = {name: actor.state.tasks.active for name, actor in settled.items()}
+    actors = [session._actor for session in runtime._ground.sessions.values()]
+    settled = [actor for actor in actors if actor._nursery is not None and actor.in_flight is None]
+    held = {actor.session: actor.state.tasks.active for actor in settled}
     assert max(held.values(), default=0) <= limits.runs_per_session, held
     assert sum(held.values()) <= limits.runs_per_runtime, held
     assert runtime.permits.total <= limits.runs_per_runtime
@@ -106,7 +107,7 @@ async def act(runtime: Runtime, load: Load, draw: random.Random) -> None:
             await trio.sleep(draw.choice((0.0, 0.3, 2.0, 30.0)))
         case "crash":
             if draw.random() < 0.2:
-                runtime._actors[session.id].start(_bug)
+                session._actor.start(_bug)
 
 
 async def _bug() -> None:

@@ -10,8 +10,8 @@ import trio
 
 from trouper import Runtime, Scripted, UsageError, open_runtime, tool
 from trouper._errors import ToolDefinitionError
+from trouper.host import RuntimeEnded
 from trouper.models.scripted import reply
-from trouper.runtime import RuntimeEnded
 from trouper.session import SessionEnded
 
 

@@ -20,7 +20,13 @@ The map of the package; imports point up this list only:
     tools/         the tool contract, guards, built-in tools
     roster.py      what the journal knows of every session
     block.py       `async with` blocks that say how they are meant
+    past.py        what a live runtime reads back
     session.py     a session as users hold it
+    spending.py    the budget of all sessions together
+    snapshots.py   when a snapshot is written, and of what
+    ground.py      what all sessions of a runtime share
+    arguments.py   what open_runtime was given
+    host.py        a running Trouper as users hold it
     runtime.py     open_runtime: the nursery tree
     events.py      every event, by name
     replay/        journals, read only
@@ -38,12 +44,13 @@ if TYPE_CHECKING:
     from trouper._errors import CommandRejected, ConfigError, InvalidName, TrouperError, UsageError, WorldError
     from trouper.core.messages import Fault, Media, Message, Usage
     from trouper.core.settings import Budget, Compaction, Deadlines, Limits, Retry
+    from trouper.host import Runtime
     from trouper.models.anthropic import Anthropic
     from trouper.models.gemini import Gemini
     from trouper.models.openai_compatible import OpenAICompatible
     from trouper.models.scripted import Scripted
     from trouper.models.simulated import Simulated
-    from trouper.runtime import Runtime, open_runtime
+    from trouper.runtime import open_runtime
     from trouper.session import Session, Turn, TurnFailed, TurnResult
     from trouper.tools.context import ToolContext
     from trouper.tools.define import tool
@@ -75,7 +82,7 @@ _HOMES = {
     "OpenAICompatible": "trouper.models.openai_compatible",
     "Retry": "trouper.core.settings",
     "Rule": "trouper.tools.policy",
-    "Runtime": "trouper.runtime",
+    "Runtime": "trouper.host",
     "Scripted": "trouper.models.scripted",
     "Session": "trouper.session",
     "Simulated": "trouper.models.simulated",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 from attrs import frozen
 
-from trouper import codec
+from trouper import codec, past
 from trouper._errors import CommandRejected, TrouperError, UsageError, WorldError
 from trouper.actors import structured
 from trouper.actors.errors import ActorGone, AskLost
@@ -34,7 +34,7 @@ from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
 
 if TYPE_CHECKING:
-    from trouper.runtime import Runtime
+    from trouper.ground import RuntimeGround
     from trouper.services.desk import Desk
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class Turn:
         last = self._session._state.last
         if last is None or last.number != self.number:
             # Another turn has ended since, before this one was read to its end.
-            last = self._session._runtime._ended_turn(self._session.id, self.number)
+            last = past.ended_turn(self._session._ground.log, self._session.id, self.number)
         output, error = None, last.fault
         if self._shape is not None and error is None and last.stop_reason not in _WITHOUT_OUTPUT:
             try:
@@ -160,8 +160,8 @@ class SessionEnded(UsageError):
 class Session(BackgroundSide):
     """A conversation that the journal keeps. Get one from `Runtime.session()`."""
 
-    def __init__(self, runtime: Runtime, actor: SessionActor, ref: Ref[Any, Any]) -> None:
-        self._runtime = runtime
+    def __init__(self, ground: RuntimeGround, actor: SessionActor, ref: Ref[Any, Any]) -> None:
+        self._ground = ground
         self._actor = actor
         self._ref = ref
 
@@ -179,7 +179,7 @@ class Session(BackgroundSide):
 
     @property
     def _desk(self) -> Desk:
-        return self._runtime.desk(self.id)
+        return self._ground.desk(self.id)
 
     @property
     def state(self) -> State:
@@ -227,7 +227,7 @@ class Session(BackgroundSide):
             if verdict.denied is not None:
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if model is not None:
-            self._runtime.meet(model)
+            self._ground.models.meet(model)
             options = changed(command.options, model=model.name, window=model.context_window)
             command = changed(command, options=options)
             override = Override(command, model)
@@ -357,9 +357,9 @@ class Session(BackgroundSide):
             actor.outfit.limits.subscriber_events,
             after,
             number=lambda told: told.seq,
-            settle=self._runtime._settle,
-            past=lambda after, last: self._runtime._past_events(
-                self.id, after, actor.next_seq, 0 if last is None else last.record
+            settle=self._ground.settle,
+            past=lambda after, last: past.events(
+                self._ground.log, self.id, after, actor.next_seq, 0 if last is None else last.record
             ),
             is_over=lambda: self._ref.exit is not None,
         )
@@ -442,7 +442,7 @@ class Session(BackgroundSide):
             again = f"runtime.session({self.id!r})"
             raise self._gone(
                 f"is gone: its runtime is closed; open that again, then {again}"
-                if self._runtime._closed
+                if self._ground.closed
                 else f"has ended; open it again with {again}"
             ) from error
         except AskLost as error:
@@ -452,13 +452,13 @@ class Session(BackgroundSide):
 
     def _gone(self, how: str) -> TrouperError:
         """Why there is nobody to answer. Where the journal has failed, that is why: no session can go on, nor be opened again."""
-        failure = self._actor.ground.writer.failure
+        failure = self._ground.writer.failure
         if failure is not None:
             return JournalFailed(failure.message, **failure.facts)
         return SessionEnded(f"session {self.id!r} {how}", session=self.id)
 
     def _now(self) -> float:
-        return self._actor.ground.environment.now()
+        return self._ground.environment.now()
 
 
 class _Watching:

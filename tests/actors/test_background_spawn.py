@@ -343,7 +343,7 @@ async def test_an_actor_that_crashes_loses_its_runs_and_says_so(open_checked: An
         async def crash() -> None:
             raise RuntimeError("a bug in the actor")
 
-        runtime._actors["a"].start(crash)
+        session._actor.start(crash)
         await until(session, lambda state: not state.tasks.live)
         assert only_task(session).state is TaskState.INTERRUPTED and probe.attempts == [1]
         await until_quiet(session)

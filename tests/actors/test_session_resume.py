@@ -375,7 +375,7 @@ async def test_a_snapshot_holds_nothing_that_a_power_cut_can_take_from_the_journ
             async for event in turn:
                 if isinstance(event, ModelProgressed):
                     break
-            await runtime._write_snapshot()
+            await runtime._ground.snapshots.write()
             left = disk.fork()
     cut = left.crash(Fate.DROPPED)
     environment = attrs.evolve(open_checked.environment(), pid=2)

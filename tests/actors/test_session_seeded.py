@@ -136,13 +136,13 @@ async def with_a_snapshot(stage: Stage, eye: EachStep, at: int) -> bool:
             nonlocal left
             left -= 1
             if left == 0:
-                pictures.append(runtime._pictured())
+                pictures.append(runtime._ground.snapshots.pictured())
 
         eye.look = look
         await session.ask("do three things")
         eye.look = None
         for picture in pictures:
-            await runtime._put_down(picture)
+            await runtime._ground.snapshots.put_down(picture)
         log = open_log(ROOT, disk=stage.disk.fork())  # type: ignore[attr-defined]
         try:
             whole = fold(raw.payload for raw in log.records(stream="s"))

@@ -17,9 +17,10 @@ from trouper.core.session import Phase, State
 from trouper.core.task_record import Entry, Page, Task, TaskState, listing
 from trouper.core.values import frozen
 from trouper.services import checks
+from trouper.threads import in_thread
 
 if TYPE_CHECKING:
-    from trouper.runtime import Runtime
+    from trouper.host import Runtime
     from trouper.session import Session
 
 
@@ -122,7 +123,7 @@ class Overview:
         files = self.files_of(task.about.session)
         if result is None and task.result_path is not None and files is not None:
             try:
-                document = orjson.loads(await self.in_thread(lambda: files.read(task_text.result_path(task.about))))
+                document = orjson.loads(await in_thread(lambda: files.read(task_text.result_path(task.about))))
                 result = document.get("result")
             except Exception:  # Moved away or damaged by somebody: the record stands without it.
                 result = None

@@ -1,0 +1,73 @@
+"""What `open_runtime` was given: checked in the caller's words, and with something for what was left out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from trouper._errors import ConfigError
+from trouper.actors.environment import Environment
+from trouper.core.settings import Budget, Limits
+from trouper.journal import Disk, Level
+from trouper.models.protocol import Model, check_model
+from trouper.services.places import Places
+from trouper.tools.contract import Tool
+from trouper.tools.hooks import Hooks
+from trouper.tools.policy import Rule
+
+
+def check_arguments(
+    root: object, model: object, tools: object, limits: object, budget: object, policies: object, hooks: object
+) -> None:
+    """A mistake in the call is told here, and not by a session later."""
+    if root is not None and not isinstance(root, str | os.PathLike):
+        raise ConfigError(f"root={root!r} is no directory; give its path, or leave it out for the default profile")
+    if root is not None and not os.fspath(root):
+        raise ConfigError("the root is an empty name; give a directory, or leave it out for the default profile")
+    check_model(model)
+    if isinstance(tools, Tool | str) or not isinstance(tools, Iterable):
+        raise ConfigError(f"tools={tools!r} is no list of tools; write tools=[...]")
+    if not isinstance(limits, Limits):
+        raise ConfigError(f"limits={limits!r} is no Limits; write limits=Limits(...)")
+    check_budget(budget)
+    for what, given, kind in (("policies", policies, Rule), ("hooks", hooks, Hooks)):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ConfigError(f"{what}={given!r} is no list; write {what}=[{kind.__name__}(...)]")
+        for item in given:
+            if not isinstance(item, kind):
+                raise ConfigError(f"{item!r} in {what} is no {kind.__name__}; write {what}=[{kind.__name__}(...)]")
+
+
+def check_budget(budget: object) -> None:
+    if not isinstance(budget, Budget):
+        raise ConfigError(f"budget={budget!r} is no Budget; write budget=Budget(...)")
+
+
+def root_path(root: str | os.PathLike[str] | None, durability: Level) -> str:
+    if root is not None:
+        return os.path.abspath(os.fspath(root))
+    if durability == "memory":
+        return "/memory"
+    from trouper.stores.profiles import default_root
+
+    return str(default_root())
+
+
+def places_for(
+    root: str | os.PathLike[str] | None, path: str, durability: Level, disk: Disk | None, environment: Environment
+) -> Places:
+    """Beside the journal; a journal on a disk that is not the system's has nothing beside it, unless a directory is named."""
+    if environment.directory is not None:
+        return Places(environment.directory, keyring=environment.keyring)
+    if disk is not None:
+        return Places(None)
+    if durability == "memory" and root is None:
+        return Places(None, temporary=True, keyring=environment.keyring)
+    return Places(Path(path), keyring=environment.keyring)
+
+
+def default_model() -> Model:
+    from trouper.models.simulated import Simulated
+
+    return Simulated()

@@ -1,0 +1,169 @@
+"""The ground that all sessions of a runtime share: the journal, the clock, the places, what is counted across them (see `trouper.actors.ground.Ground`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trouper import codec
+from trouper._errors import TrouperError
+from trouper.actors.environment import Environment
+from trouper.actors.feed import Feed
+from trouper.actors.journal import JournalWriter
+from trouper.actors.notes import Notes
+from trouper.actors.permits import Permits
+from trouper.core.ids import TaskId
+from trouper.core.memory import Memories
+from trouper.core.messages import Fault, Json
+from trouper.core.session import State
+from trouper.core.settings import Budget, Limits
+from trouper.core.task_record import Owner
+from trouper.core.values import changed
+from trouper.journal import Log
+from trouper.models.in_use import ModelsInUse
+from trouper.roster import Roster
+from trouper.services.desk import Desk
+from trouper.services.memory import MemoryKeeper
+from trouper.services.places import Places
+from trouper.snapshots import Snapshots
+from trouper.spending import Spending
+from trouper.threads import in_thread
+from trouper.tools.context import Services
+from trouper.tools.errors import ToolError
+from trouper.tools.guards.rooted import RootedFiles
+
+if TYPE_CHECKING:
+    from trouper.session import Session
+    from trouper.stores.memory_store import MemoryStore
+
+logger = logging.getLogger("trouper.runtime")
+
+
+class RuntimeGround:
+    """One per runtime, for as long as that is open."""
+
+    def __init__(
+        self,
+        log: Log,
+        writer: JournalWriter,
+        environment: Environment,
+        limits: Limits,
+        budget: Budget,
+        places: Places,
+    ) -> None:
+        self.log = log
+        self.writer = writer
+        self.environment = environment
+        self.epoch = log.epoch
+        self.notes = Notes()
+        self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())
+        self.permits = Permits()
+        self.places = places
+        self.redact = places.redactor
+        self.roster = Roster(log)
+        #: Every session that was opened here, also of those that have ended since.
+        self.sessions: dict[str, Session] = {}
+        #: Of those who follow all sessions.
+        self.feeds: list[Feed] = []
+        self.spending = Spending(budget)
+        self.models = ModelsInUse(self.redact)
+        memories, next_seq = self.roster.memories()
+        self.memory = MemoryKeeper(
+            writer, log.epoch, environment.now, memories, next_seq, self.in_thread, _memory_store(places), self.redact
+        )
+        self.snapshots = Snapshots(log, writer, self.roster, self.memory, self.sessions, limits.snapshot_every)
+        #: No session is opened any more.
+        self.closed = False
+        self._starts = 0
+        #: Sessions of which this process has appended records, or may have: the roster's own no longer suffice.
+        self._loaded: set[str] = set()
+        self._desks: dict[str, Desk] = {}
+
+    # -- the journal
+
+    async def load(self, session: str) -> tuple[State, int]:
+        if session not in self._loaded:
+            found = self.roster.load(session)
+        else:
+            # Begins again, after a crash or after its end: what was handed over may still be on its way to the disk.
+            await self.settle()
+            found = self.roster.reload(session)
+        self._loaded.add(session)
+        self.roster.opened(session)
+        return found
+
+    def recorded(self, session: str, record: codec.Record) -> None:
+        self.spending.count(record)
+        for feed in self.feeds:
+            feed.push(record)
+        self.snapshots.recorded()
+
+    async def settle(self) -> None:
+        """Until everything that was handed over so far is in the journal."""
+        await self.writer.wait_durable(self.log.last)
+
+    # -- what a session works with
+
+    def services(self, session: str) -> Services:
+        """What the tools of a session are given."""
+        return self.desk(session).services(self.sessions[session]._actor.outfit.registry)
+
+    def desk(self, session: str) -> Desk:
+        """The services of one session."""
+        found = self._desks.get(session)
+        if found is None or found.session is not self.sessions[session]:
+            found = self._desks[session] = Desk(self.sessions[session], self.places, self.memory, self.environment.utc)
+        return found
+
+    def files_of(self, session: str) -> RootedFiles | None:
+        """The files of a session; `None` where the runtime has none."""
+        return self.places.files_of(session)
+
+    async def in_thread(self, work: Callable[[], Any]) -> Any:
+        """Work that blocks, out of the way."""
+        return await in_thread(work)
+
+    async def keep_output(self, session: str, path: str, text: str) -> str | None:
+        files = self.files_of(session)
+        if files is None:
+            return "the session has no files"
+        try:
+            # Not abandoned on cancel: it is whole, or not there.
+            await self.in_thread(lambda: files.write_pieces(path, self.redact.pieces(text)))
+        except ToolError as error:
+            logger.warning("session %s: an output was not kept: %s", session, error)
+            return str(error)
+        except (TrouperError, OSError) as error:
+            logger.warning("session %s: an output was not kept: %s", session, error)
+            return "it could not be written"
+        return None
+
+    def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
+        """The answer to what a task waited for is on record."""
+        self.desk(session).questions.recorded(task_id, answer)
+
+    def new_owner(self) -> Owner:
+        self._starts += 1
+        return changed(self.owner, instance=f"{self.owner.instance}.{self._starts}")
+
+    # -- the budget of all of them
+
+    def over_budget(self) -> Fault | None:
+        return self.spending.over_budget()
+
+    def budget_warnings(self) -> Sequence[tuple[str, float, float]]:
+        return self.spending.warnings()
+
+
+def _memory_store(places: Places) -> Callable[[Memories], MemoryStore] | None:
+    directory = places.lasting
+    if directory is None:
+        return None
+
+    def opened(memories: Memories) -> MemoryStore:
+        from trouper.stores.memory_store import open_memory_store  # sqlite3 is for those who remember something.
+
+        return open_memory_store(directory, memories)
+
+    return opened

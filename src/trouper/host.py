@@ -1,0 +1,250 @@
+"""A running Trouper, as its users hold it: open sessions, set triggers, look over all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from attrs import frozen
+
+from trouper import codec, past
+from trouper._errors import UsageError
+from trouper.actors.ground import Outfit
+from trouper.actors.journal import JournalStatistics
+from trouper.actors.reference import Ref
+from trouper.actors.restart import Restart
+from trouper.actors.session import SESSION_RESTART, SessionActor
+from trouper.actors.supervisor import Supervisor
+from trouper.actors.triggers import TRIGGER_RESTART, Act, When, check_trigger, run_trigger
+from trouper.arguments import check_budget
+from trouper.core.ids import check_name
+from trouper.core.messages import Usage
+from trouper.core.session import State
+from trouper.core.settings import Budget
+from trouper.ground import RuntimeGround
+from trouper.journal import Recovery
+from trouper.models.protocol import Model, check_model
+from trouper.roster import SessionDamaged
+from trouper.services.desk import provided
+from trouper.services.overview import Overview
+from trouper.session import Session
+from trouper.subscription import Subscription
+from trouper.tools.context import Services
+from trouper.tools.equipping import equipped
+from trouper.tools.guards.rooted import RootedFiles
+from trouper.tools.registry import Registry, ToolSource
+
+
+@frozen
+class RuntimeStatistics:
+    """A runtime in figures: see `Runtime.statistics()`."""
+
+    sessions: int
+    known_sessions: int
+    usage: Usage
+    journal: JournalStatistics
+
+
+@frozen
+class SessionInfo:
+    """A session as the journal knows it, without opening it."""
+
+    id: str
+    phase: str
+    turns: int
+    open: bool
+
+
+class RuntimeEnded(UsageError):
+    """The block of this runtime has been left."""
+
+
+class Runtime(Overview):
+    """A running Trouper. Get one from `open_runtime()`."""
+
+    def __init__(self, root: str | None, ground: RuntimeGround, supervisor: Supervisor, outfit: Outfit) -> None:
+        self.root = root
+        self.environment = ground.environment
+        self.permits = ground.permits
+        self.memory = ground.memory
+        self._ground = ground
+        self._log = ground.log
+        #: Apart from the rest, so that a session may have any name.
+        self._sessions = supervisor.spawn_supervisor("sessions", grace_s=outfit.limits.grace_s)
+        self._triggers = supervisor.spawn_supervisor("triggers", grace_s=outfit.limits.grace_s)
+        self._outfit = outfit
+        ground.models.meet(outfit.model)
+
+    # -- sessions
+
+    async def session(
+        self,
+        id: str | None = None,
+        *,
+        system: str | None = None,
+        model: Model | None = None,
+        tools: Iterable[ToolSource] | None = None,
+        budget: Budget | None = None,
+    ) -> Session:
+        """Open a session: a new one, or the one that the journal knows under this name.
+
+        What is given besides is this session's own from now on; what is left out stays as it was.
+        """
+        if self._ground.closed:
+            raise RuntimeEnded("the runtime is closed; open sessions inside its `async with open_runtime(...)` block")
+        if system is not None and not isinstance(system, str):
+            raise UsageError(f"system={system!r} is no text; give the system prompt as text")
+        check_model(model)
+        if budget is not None:
+            check_budget(budget)
+        name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
+        handle = self._ground.sessions.get(name)
+        if handle is None or handle._ref.exit is not None:
+            outfit = self._outfit_for(self._outfit, model, tools, budget)
+            if handle is None and self._ground.roster.has_gaps:
+                # Raises for a session that has lost records, before an actor fails on it.
+                self._ground.roster.load(name)
+            handle = self._start(name, outfit, system)
+        elif model is not None or tools is not None or budget is not None:
+            handle._actor.outfit = self._outfit_for(handle._actor.outfit, model, tools, budget)
+        await handle._opened(system)
+        return handle
+
+    def _outfit_for(
+        self, usual: Outfit, model: Model | None, tools: Iterable[ToolSource] | None, budget: Budget | None
+    ) -> Outfit:
+        """`usual`, but for what was given."""
+        if model is not None:
+            self._ground.models.meet(model)
+        return Outfit(
+            model=usual.model if model is None else model,
+            registry=usual.registry if tools is None else self._checked(equipped(tools)),
+            budget=usual.budget if budget is None else budget,
+            limits=usual.limits,
+            rules=usual.rules,
+            hooks=usual.hooks,
+        )
+
+    def _checked(self, registry: Registry) -> Registry:
+        """No model hears of a tool whose needs are not met (T7)."""
+        registry.check_needs(provided(self._ground.places))
+        return registry
+
+    def _start(self, name: str, outfit: Outfit, system: str | None) -> Session:
+        actor = SessionActor(name, self._ground, outfit, system)
+        ref = self._sessions.spawn(
+            name, actor.run, restart=SESSION_RESTART, mailbox=outfit.limits.mailbox, grace_s=outfit.limits.grace_s
+        )
+        handle = self._ground.sessions[name] = Session(self._ground, actor, ref)
+        return handle
+
+    def sessions(self) -> list[SessionInfo]:
+        """Every session that the journal knows, in the order of their names."""
+        roster, opened = self._ground.roster, self._ground.sessions
+        found: dict[str, SessionInfo] = {}
+        for name in roster.names():
+            if name not in opened:
+                try:
+                    state, _ = roster.load(name)
+                except SessionDamaged:
+                    found[name] = SessionInfo(name, "damaged", 0, False)
+                else:
+                    found[name] = SessionInfo(name, state.phase.value, state.turns, False)
+        for name, session in opened.items():
+            state = session.state
+            found[name] = SessionInfo(name, state.phase.value, state.turns, session._ref.exit is None)
+        return [found[name] for name in sorted(found)]
+
+    # -- triggers
+
+    def trigger(self, name: str, when: When, act: Act, *, restart: Restart = TRIGGER_RESTART) -> Ref[Any, Any]:
+        """Call `act(fired)` as `when` says: `Every(60)`, `OnChange("inbox/")`, `Cron("0 9 * * *")`... until the runtime ends or `stop_trigger(name)` (B25)."""
+        check_trigger(when, act, self.environment.now())
+        return self._triggers.spawn(name, run_trigger, name, when, act, self.environment.now, restart=restart)
+
+    async def stop_trigger(self, name: str) -> bool:
+        """Whether there was one. Returns when it has stopped."""
+        ref = self._triggers.find(name)
+        if ref is None:
+            return False
+        self._triggers.stop(ref)
+        await ref.wait_exit()
+        return True
+
+    # -- looking
+
+    def _states(self, session: str | None = None) -> Iterator[tuple[str, State]]:
+        roster, opened = self._ground.roster, self._ground.sessions
+        for name in sorted({*roster.names(), *opened} if session is None else {session}):
+            handle = opened.get(name)
+            if handle is not None and handle._actor.next_seq:
+                yield name, handle.state
+            elif name in roster and name not in roster.unreadable:
+                yield name, roster.load(name)[0]
+
+    async def _session(self, name: str) -> Session:
+        return await self.session(name)
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening the journal found and did."""
+        return self._log.recovery
+
+    def events(self, after: int = 0) -> Subscription[codec.Record]:
+        """Every record of every session from journal sequence `after` + 1 on, old ones first, then new ones as they come."""
+        return Subscription(
+            self._ground.feeds,
+            self._outfit.limits.subscriber_events,
+            after,
+            number=lambda record: record.seq,
+            settle=self._ground.settle,
+            past=lambda after, _: past.records(self._log, after, self._log.durable),
+            is_over=lambda: self._ground.closed,
+        )
+
+    def statistics(self) -> RuntimeStatistics:
+        """Figures as of now."""
+        return RuntimeStatistics(
+            sessions=sum(handle._ref.exit is None for handle in self._ground.sessions.values()),
+            known_sessions=len({*self._ground.roster.names(), *self._ground.sessions}),
+            usage=self._ground.spending.usage,
+            journal=self._ground.writer.statistics(),
+        )
+
+    # -- what a session has besides
+
+    def services(self, session: str) -> Services:
+        """What the tools of a session are given."""
+        return self._ground.services(session)
+
+    def files_of(self, session: str) -> RootedFiles | None:
+        """The files of a session; `None` where the runtime has none."""
+        return self._ground.files_of(session)
+
+    # -- beginning and end
+
+    def _recover(self) -> None:
+        """Sessions that a dead process left in the middle of something are opened at once, and close what it left open (J12)."""
+        roster = self._ground.roster
+        names = roster.active()
+        for name in names:
+            # All of them before any session begins: what they hold counts from the first moment (I19).
+            self.permits.hold(name, roster.load(name)[0].tasks.active)
+        for name in names:
+            self._start(name, self._outfit, None)
+
+    async def _stop(self) -> None:
+        """What ran when it was closed has been interrupted, and that is recorded, when this returns."""
+        self._ground.closed = True
+        grace_s = self._outfit.limits.grace_s
+        for actor in self._triggers.statistics().actors:
+            ref = self._triggers.find(actor.name.rpartition("/")[2])
+            if ref is not None:
+                self._triggers.stop(ref, grace_s=grace_s)
+                await ref.wait_exit()
+        handles = self._ground.sessions.values()
+        for handle in handles:
+            if handle._ref.exit is None:
+                self._sessions.stop(handle._ref, grace_s=grace_s)
+        for handle in handles:
+            await handle._ref.wait_exit()

@@ -1,0 +1,33 @@
+"""The models that a runtime has asked: their keys are kept out of what is written, and their connections end with it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+
+import trio
+
+from trouper.models.protocol import Confidant, Model, close_model, confide_in
+
+#: Seconds that a client may take to say good-bye.
+_CLOSE_S = 1.0
+
+
+class ModelsInUse:
+    def __init__(self, confidant: Confidant) -> None:
+        self._confidant = confidant
+        #: All that were ever asked here and are still there, by identity. Weakly: a host may make one for every turn.
+        self._met: weakref.WeakValueDictionary[int, Model] = weakref.WeakValueDictionary()
+
+    def meet(self, model: Model) -> None:
+        """A model that is about to be used."""
+        with suppress(TypeError):  # A class with slots of its own may have no room for it; see `close`.
+            self._met[id(model)] = model
+        confide_in(model, self._confidant)
+
+    async def close(self, in_use: Iterable[Model]) -> None:
+        """Clients keep connections open for the next request; there is none any more. `in_use`: those that sessions hold, also where they cannot be referred to weakly."""
+        for model in {**self._met, **{id(model): model for model in in_use}}.values():
+            with trio.move_on_after(_CLOSE_S):
+                await close_model(model)

@@ -1,0 +1,114 @@
+"""When a runtime writes a snapshot, and of what: the state of every session at one moment.
+
+A snapshot saves the next start the folding of records. It is optional: a failure costs time, not data (J13).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+from attrs import frozen
+
+from trouper.actors.errors import ActorGone, MailboxFull
+from trouper.actors.journal import JournalWriter
+from trouper.actors.reference import Inbox, Ref
+from trouper.actors.session import SessionActor
+from trouper.core.ids import MEMORY_STREAM
+from trouper.journal import JournalError, Log
+from trouper.roster import IDLE, Roster, encode_memories, encode_section, tag_of
+from trouper.services.memory import MemoryKeeper
+
+if TYPE_CHECKING:
+    from trouper.session import Session
+
+logger = logging.getLogger("trouper.snapshots")
+
+
+@frozen
+class Picture:
+    """What a snapshot is made of."""
+
+    #: The last record that every state has taken in.
+    seq: int
+    #: The last that any of them may have taken in. Buffered records are part of a state before they are on the disk, and a snapshot must not outlive them there (I17).
+    covers: int
+    #: Name, tag and state of each; no state: as it is in the snapshot before.
+    sections: tuple[tuple[str, str, bytes | None], ...]
+
+
+class Snapshots:
+    """`run` is the task of the actor that writes them; `recorded` wakes it every so many records."""
+
+    def __init__(
+        self,
+        log: Log,
+        writer: JournalWriter,
+        roster: Roster,
+        memory: MemoryKeeper,
+        sessions: Mapping[str, Session],
+        every: int,
+    ) -> None:
+        self._log = log
+        self._writer = writer
+        self._roster = roster
+        self._memory = memory
+        self._sessions = sessions
+        self._every = every
+        self._since = 0
+        self._ref: Ref[None, None] | None = None
+
+    def recorded(self) -> None:
+        """One more record."""
+        self._since += 1
+        if self._since >= self._every and self._ref is not None:
+            self._since = 0
+            with suppress(MailboxFull, ActorGone):
+                self._ref.tell(None)
+
+    async def run(self, inbox: Inbox[None, None]) -> None:
+        """Write one whenever enough has happened since the last."""
+        self._ref = inbox.ref
+        async for _ in inbox:
+            await self.write()
+
+    async def write_last(self) -> None:
+        """At a clean end, unless there is nothing to add to the one before."""
+        if self._since:
+            await self.write()
+
+    async def write(self) -> None:
+        self._since = 0
+        await self.put_down(self.pictured())
+
+    def pictured(self) -> Picture:
+        """The state of every session, all at this very moment."""
+        actors = {name: session._actor for name, session in self._sessions.items()}
+        writers: list[SessionActor | MemoryKeeper] = [*actors.values(), self._memory]
+        in_flight = [writer.in_flight for writer in writers if writer.in_flight is not None]
+        live: list[tuple[str, str, bytes | None]] = [
+            (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq))
+            for name, actor in actors.items()
+            if actor.next_seq
+        ]
+        if self._memory.next_seq:
+            live.append((MEMORY_STREAM, IDLE, encode_memories(self._memory.memories, self._memory.next_seq)))
+        rest = [section for section in self._roster.untouched() if section[0] not in actors]
+        return Picture(
+            seq=min([self._log.durable, *(first - 1 for first in in_flight)]),
+            covers=self._log.last,
+            sections=(*rest, *live),
+        )
+
+    async def put_down(self, picture: Picture) -> None:
+        try:
+            await self._writer.wait_durable(picture.covers)
+            if self._writer.is_threaded:
+                await trio.to_thread.run_sync(self._log.write_snapshot, picture.seq, picture.sections)
+            else:
+                self._log.write_snapshot(picture.seq, picture.sections)
+        except (OSError, JournalError) as error:
+            logger.warning("no snapshot was written: %s; the next start folds the records instead", error)
