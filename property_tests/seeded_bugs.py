@@ -24,6 +24,8 @@ OUTPUT = "tests/actors/test_session_output.py"
 APPROVALS = "tests/actors/test_session_approvals.py"
 INTERRUPT = "tests/actors/test_session_interrupt.py"
 RELAY = "tests/actors/test_session_relay.py"
+RUNNING = "tests/actors/test_running.py"
+DEADLINES = "tests/actors/test_deadlines.py"
 GROWING = "tests/core/test_growing.py"
 NOTIFICATIONS = "tests/core/test_notification.py"
 TASKS = "tests/core/test_task.py"
@@ -714,6 +716,38 @@ BUGS: tuple[Bug, ...] = (
         "        with trio.CancelScope(shield=True):\n",
         "        with trio.CancelScope():\n",
         (RELAY,),
+    ),
+    Bug(
+        "a-stop-that-comes-too-late",
+        "a stop or a deadline of work that has ended hits what its task does next (I6, I8)",
+        "actors/running.py",
+        "        self._scope = None\n        lane.deadlines.discard(self)\n",
+        "",
+        (RUNNING,),
+    ),
+    Bug(
+        "a-scope-that-was-used-up",
+        "what follows on work that was stopped is cancelled with it (I8)",
+        "actors/running.py",
+        "        lane.scope = None\n        caught = scope.__exit__(kind, value, trace)\n",
+        "        caught = kind is trio.Cancelled\n",
+        (RUNNING, INTERRUPT),
+    ),
+    Bug(
+        "stopped-and-begun-all-the-same",
+        "work that was stopped before it began runs to its end if it never waits (I8)",
+        "actors/running.py",
+        "        return not self.stopped\n",
+        "        return True\n",
+        (RUNNING,),
+    ),
+    Bug(
+        "a-deadline-that-is-brought-forward",
+        "a deadline that comes before the next look at them is seen too late (L12)",
+        "actors/deadlines.py",
+        "        if running.deadline < self.next:\n            self.hasten(running.deadline)\n",
+        "",
+        (DEADLINES,),
     ),
     Bug(
         "work-that-never-lets-go",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trouper import codec
 from trouper._errors import TrouperError
+from trouper.actors.deadlines import Deadlines
 from trouper.actors.environment import Environment
 from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalWriter
@@ -57,6 +58,7 @@ class RuntimeGround:
         self.environment = environment
         self.epoch = log.epoch
         self.notes = Notes()
+        self.deadlines = Deadlines()
         self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())
         self.permits = Permits()
         self.places = places

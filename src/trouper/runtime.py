@@ -8,6 +8,7 @@
        |- triggers
        |  `- trigger *
        |- notes            has what a model says recorded while it speaks
+       |- deadlines        ends work whose time is up
        |- snapshots        written every so often
        `- memory           brings its readable copy up to date, once
 
@@ -186,6 +187,7 @@ def _serve_sessions(ground: RuntimeGround, supervisor: Supervisor) -> None:
     if ground.memory.next_seq:
         supervisor.spawn("memory", refresh_memory, restart=NEVER)
     supervisor.spawn("notes", ground.notes.run, restart=SESSION_RESTART)
+    supervisor.spawn("deadlines", ground.deadlines.run, restart=SESSION_RESTART)
     supervisor.spawn("snapshots", ground.snapshots.run, restart=SESSION_RESTART, mailbox=1)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from attrs import define
 
 from trouper import codec
+from trouper.actors.deadlines import Deadlines
 from trouper.actors.environment import Environment
 from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalWriter
@@ -71,6 +72,8 @@ class Ground(RunGround, Protocol):
     epoch: int
     #: Sees to it that what a model has said is recorded while it speaks.
     notes: Notes
+    #: Sees to it that work ends when its time is up.
+    deadlines: Deadlines
 
     async def load(self, session: str) -> tuple[State, int]:
         """State and next event number of a session, from the journal; a new one if it is not there."""

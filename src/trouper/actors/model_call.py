@@ -29,8 +29,6 @@ from trouper.models.protocol import Model, ModelRequest
 R = TypeVar("R")
 logger = logging.getLogger("trouper.models")
 
-#: The idle deadline is moved on at most this often (as a share of it): moving it for every delta would cost more than the delta.
-_DEADLINE_SLACK = 0.01
 #: A crash loses at most this much of what was seen: the first piece is noted after the first interval, the rest every so often (J1).
 _FIRST_NOTE_S = 0.1
 _NOTE_EVERY_S = 0.5
@@ -92,22 +90,22 @@ class ModelCall:
         attempt, delay = 1, 0.0
         while True:
             connect_end = trio.current_time() + delay + self._limits.deadlines.connect_s
-            with running.renew(min(connect_end, step_end)) as scope:
+            with running.until(min(connect_end, step_end)):
                 if delay:
                     await trio.sleep(delay)
-                fault = await self._attempt(attempt, scope, step_end)
+                fault = await self._attempt(attempt, running, step_end)
                 if fault is None:
                     if self._has_hooks:
-                        scope.deadline = math.inf  # They take the time that they take.
+                        running.extend(math.inf)  # They take the time that they take.
                     return await finish(self.draft)
             if running.stopped:
                 return None
-            if scope.cancelled_caught and self.draft.done is not None:
+            if running.cancelled_caught and self.draft.done is not None:
                 # The reply is complete; it is only the client that does not get its stream closed.
-                with running.renew():
+                with running.until():
                     return await finish(self.draft)
                 return None
-            if scope.cancelled_caught:
+            if running.cancelled_caught:
                 fault = NetworkFault(self._silence(step_end)).as_fault()
             assert fault is not None
             final = self.draft.progressed or attempt >= retry.attempts or not self._worth_another(fault)
@@ -117,7 +115,7 @@ class ModelCall:
             quick = isinstance(self._error, MalformedReply | HistoryRefused)
             delay = 0.0 if quick else backoff_s(retry, attempt, fault.retry_after_s, self._jitter)
             if final or trio.current_time() + delay >= step_end:
-                with running.renew():
+                with running.until():
                     return await finish(Failed(fault))
                 return None
             if self._on_retry is not None and not isinstance(self._error, MalformedReply):
@@ -141,7 +139,7 @@ class ModelCall:
             case _:
                 return fault.retryable
 
-    async def _attempt(self, attempt: int, scope: trio.CancelScope, step_end: float) -> Fault | None:
+    async def _attempt(self, attempt: int, running: Running, step_end: float) -> Fault | None:
         """One stream, read to its end; why it failed, if it did. Running into the scope's deadline is a failure too, seen by the caller."""
         self._streaming = False
         self._number = attempt
@@ -151,7 +149,7 @@ class ModelCall:
             async with self._model.stream(request) as chunks:
                 self._streaming = True
                 try:
-                    await self._read(chunks, scope, step_end, self._limits.deadlines)
+                    await self._read(chunks, running, step_end, self._limits.deadlines)
                 finally:
                     # A generator that was not read to its end would be closed by the garbage collector, in a task of its own, some day.
                     if (close := getattr(chunks, "aclose", None)) is not None:
@@ -180,16 +178,15 @@ class ModelCall:
         return None
 
     async def _read(
-        self, chunks: AsyncIterator[Chunk], watch: trio.CancelScope, step_end: float, deadlines: Deadlines
+        self, chunks: AsyncIterator[Chunk], running: Running, step_end: float, deadlines: Deadlines
     ) -> None:
         draft, publish = self.draft, self._publish
         text_id = f"m_{self._request.turn}_{self._request.step}"
         thinking_id = f"r_{self._request.turn}_{self._request.step}"
-        slack = min(1.0, deadlines.idle_s * _DEADLINE_SLACK)
         # Read for every piece: so from the clock itself, which trio's function would look up each time.
         read_clock = trio.lowlevel.current_clock().current_time
         now = read_clock()
-        watch.deadline = min(now + deadlines.first_event_s, step_end)
+        running.extend(min(now + deadlines.first_event_s, step_end))
         note_at = now + _FIRST_NOTE_S if self._on_note is not None else float("inf")
         limit = self._limits.reply_chars
         async for chunk in chunks:
@@ -208,8 +205,7 @@ class ModelCall:
             draft.add(chunk)
             now = read_clock()
             idle_end = now + deadlines.idle_s
-            if not -slack < idle_end - watch.deadline < slack:
-                watch.deadline = min(idle_end, step_end)
+            running.extend(idle_end if idle_end < step_end else step_end)
             if publish is not None:
                 match chunk:
                     case TextChunk(text) if text:

@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 import math
+from types import TracebackType
 
 import trio
 
+from trouper.actors.deadlines import Deadlines
 
-class Running:
-    """The work runs in a scope, which may be renewed as long as nobody has stopped it; an attempt that ran into its deadline leaves its scope behind.
+_ki_safe = trio.lowlevel.enable_ki_protection
 
-    Deadlines and stops share one scope, since scopes are what a step spends its time on; `stopped` tells them apart.
+
+class Lane:
+    """Where one task does one piece of work after another: a block around all of them, which keeps a scope for them.
+
+    Scopes are what a short step would spend its time on. A cancel cannot be taken back; so a scope that was cancelled ends with the piece of work that was
+    meant, and the next one gets another. Between two pieces nobody has hold of the scope.
     """
 
-    __slots__ = ("_done", "_scope", "ended", "stopped")
+    __slots__ = ("deadlines", "scope")
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self.scope: trio.CancelScope | None = None
+
+    def __enter__(self) -> Lane:
+        return self
+
+    @_ki_safe
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.scope is not None:
+            self.scope.__exit__(kind, value, trace)
+
+
+class Running:
+    """The handle by which a piece of work is stopped. It runs in a block, or several in a row; one that ran into its deadline is over, and another may follow.
+
+    Deadlines and stops share one scope; `stopped` tells them apart.
+    """
+
+    __slots__ = ("_cancelled", "_done", "_lane", "_scope", "cancelled_caught", "deadline", "ended", "stopped")
+    #: Set when it begins.
+    _lane: Lane
 
     def __init__(self) -> None:
+        #: While it is in a block.
         self._scope: trio.CancelScope | None = None
+        self._cancelled = False
+        self.deadline = math.inf
+        #: Whether the last block was left because it was stopped or had run into its deadline.
+        self.cancelled_caught = False
         #: Nobody wants it any more.
         self.stopped = False
         self.ended = False
@@ -25,20 +61,59 @@ class Running:
 
     def stop(self) -> None:
         self.stopped = True
-        if self._scope is not None and not self.ended:
+        self.time_out()
+
+    def time_out(self) -> None:
+        """Cancel the block that it is in, if it is in one."""
+        if self._scope is not None:
+            self._cancelled = True
             self._scope.cancel()
 
-    def renew(self, deadline: float = math.inf) -> trio.CancelScope:
-        """A fresh scope to run in; one that is cancelled already if the work was stopped meanwhile."""
-        scope = self._scope = trio.CancelScope(deadline=deadline)
-        if self.stopped:
-            scope.cancel()
-        return scope
+    def begin(self, lane: Lane) -> bool:
+        """It is this lane's turn to do it. False if it was stopped before."""
+        self._lane = lane
+        return not self.stopped
+
+    def until(self, deadline: float = math.inf) -> Running:
+        """`with running.until(deadline):` is a block to run in. If the work was stopped meanwhile, it is cancelled from the start."""
+        self.deadline = deadline
+        return self
 
     def extend(self, deadline: float) -> None:
-        """Another deadline for the scope that it runs in now."""
+        """Another deadline for the block that it is in."""
+        self.deadline = deadline
         if self._scope is not None:
-            self._scope.deadline = deadline
+            self._lane.deadlines.add(self)
+
+    @_ki_safe
+    def __enter__(self) -> Running:
+        lane = self._lane
+        scope = lane.scope
+        if scope is None:
+            scope = lane.scope = trio.CancelScope()
+            scope.__enter__()
+        self._scope = scope
+        self._cancelled = self.cancelled_caught = False
+        if self.deadline < math.inf:
+            lane.deadlines.add(self)
+        if self.stopped:
+            self.time_out()
+        return self
+
+    @_ki_safe
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        lane, scope = self._lane, self._scope
+        assert scope is not None
+        self._scope = None
+        lane.deadlines.discard(self)
+        if not self._cancelled:
+            return False
+        lane.scope = None
+        caught = scope.__exit__(kind, value, trace)
+        self.cancelled_caught = scope.cancelled_caught
+        return caught
 
     def end(self) -> None:
         self.ended = True

@@ -71,7 +71,7 @@ async def run_tool(
     def shape(result: ToolResult) -> Shaped:
         return shape_output(result, limit=output_bytes, saved_as=saved_as, persist=persist, redact=redact, heavy=heavy)
 
-    with running.renew(started + timeout_s) as scope:
+    with running.until(started + timeout_s):
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
         except BaseException as caught:
@@ -101,7 +101,7 @@ async def run_tool(
                 shaped = await off_loop(partial(shape, result))
             else:
                 shaped = shape(result)
-    if scope.cancelled_caught:
+    if running.cancelled_caught:
         if running.stopped:
             return None
         outcome, images = Outcome.TIMEOUT, ()

@@ -13,7 +13,7 @@ import trio
 from trouper.actors.asking import Asking, preparer_for
 from trouper.actors.ground import WorkHost
 from trouper.actors.preparing import admitted
-from trouper.actors.running import Running
+from trouper.actors.running import Lane, Running
 from trouper.actors.runs import Runs
 from trouper.actors.sink import LiveSink
 from trouper.actors.tool_call import run_tool
@@ -66,22 +66,23 @@ class Worker:
 
     async def run(self, work: Work, running: Running) -> None:
         """Do the work, tell the session, and go on with what it wants next, if it has something for this task."""
-        for relayed in itertools.count(1):
-            # A result that comes although nobody wants it any more is recorded as late (I9).
-            if (command := await self._outcome(work, running)) is None:
-                return
-            if (following := await self._host.relay(command)) is None:
-                return
-            work, running = following
-            if relayed % RELAYS_MAX == 0:
-                # A model and tools that never wait must not keep everybody else waiting. Shielded: the work belongs to us by now.
-                await trio.lowlevel.cancel_shielded_checkpoint()
+        with Lane(self._host.ground.deadlines) as lane:
+            for relayed in itertools.count(1):
+                # A result that comes although nobody wants it any more is recorded as late (I9).
+                if (command := await self._outcome(work, running, lane)) is None:
+                    return
+                if (following := await self._host.relay(command)) is None:
+                    return
+                work, running = following
+                if relayed % RELAYS_MAX == 0:
+                    # A model and tools that never wait must not keep everybody else waiting. Shielded: the work belongs to us by now.
+                    await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def _outcome(self, work: Work, running: Running) -> Command | None:
+    async def _outcome(self, work: Work, running: Running, lane: Lane) -> Command | None:
         command: Command | None = None
         try:
             # If it was stopped before it began, it never does: a tool without a checkpoint would run to its end in a cancelled scope (I8).
-            if not running.stopped:
+            if running.begin(lane):
                 match work:
                     case CallModel(turn, step_number):
                         command = await self.asking.call_model(turn, step_number, running)
@@ -92,7 +93,7 @@ class Worker:
                     case RunTask(task_id, attempt):
                         command = await self._run_task(task_id, attempt, running)
                     case _:
-                        with running.renew():
+                        with running.until():
                             command = await self._perform(work)
         finally:
             running.end()
