@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from trouper.actors.draft import Draft
 from trouper.actors.ground import Outfit, WorkHost
 from trouper.actors.model_call import Failed, ModelCall
-from trouper.actors.preparing import Preparer
 from trouper.actors.running import Running
 from trouper.actors.structured import mismatch
 from trouper.core import compaction
@@ -28,19 +27,6 @@ from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
 from trouper.models.protocol import ModelRequest
 
 logger = logging.getLogger("trouper.session")
-
-
-def preparer_for(host: WorkHost, outfit: Outfit) -> Preparer:
-    return Preparer(
-        host.session,
-        outfit.registry,
-        outfit.rules,
-        outfit.hooks,
-        outfit.limits,
-        outfit.budget,
-        host.state.always,
-        can_ask=host.is_watched,
-    )
 
 
 class Asking:
@@ -102,12 +88,10 @@ class Asking:
     async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft) -> DeliverReply:
         arguments: list[Json] = []
         preparations: list[Preparation] = []
-        if open_calls := draft.open_calls:
-            preparer = preparer_for(self._host, outfit)
-            for call in open_calls:
-                prepared = await preparer.prepare(call)
-                arguments.append(prepared[0])
-                preparations.append(prepared[1])
+        for call in draft.open_calls:
+            prepared = await outfit.preparer.prepare(call, self._host)
+            arguments.append(prepared[0])
+            preparations.append(prepared[1])
         message = draft.message(turn, step_number, arguments)
         done = draft.done
         assert done is not None

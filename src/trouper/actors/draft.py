@@ -107,7 +107,8 @@ class Draft:
                     self._close_thinking(signature, opaque)
             case CallStart(index, name, id, opaque):
                 _check_text(name, opaque, id)
-                self.close_parts()
+                if self._text or self._thinking:
+                    self.close_parts()
                 call = self._calls[index] = OpenCall(name, id, opaque)
                 self._order.append(call)
                 self.progressed = True
@@ -125,6 +126,9 @@ class Draft:
                     call.ended = True
                     call.arguments = arguments
                     call.opaque = opaque if opaque is not None else call.opaque
+            case Done(stop_reason, detail):
+                _check_text(stop_reason, None, detail)
+                self.done = chunk
             case PartChunk(part):
                 _check_part(part)
                 self.close_parts()
@@ -133,9 +137,6 @@ class Draft:
             case UsageChunk(usage):
                 _check_usage(usage)
                 self.usage = usage
-            case Done(stop_reason, detail):
-                _check_text(stop_reason, None, detail)
-                self.done = chunk
             case _:
                 pass  # A keep-alive says nothing.
 
@@ -202,7 +203,7 @@ class Draft:
 
 
 def _check_text(text: object, opaque: object = None, also: object = None) -> None:
-    if not isinstance(text, str) or not isinstance(also, str | None):
+    if not isinstance(text, str) or not (also is None or isinstance(also, str)):
         raise TypeError(f"a chunk holds {type(also if isinstance(text, str) else text).__name__} where text belongs")
     if opaque is not None:
         _check_opaque(opaque)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
-
-from attrs import define
 
 from trouper import codec
 from trouper.actors.deadlines import Deadlines
@@ -14,6 +13,7 @@ from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
+from trouper.actors.preparing import Preparer
 from trouper.actors.running import Running
 from trouper.actors.runs import RunGround, RunHost
 from trouper.core.commands import Command
@@ -24,6 +24,7 @@ from trouper.core.schedule import ScheduleLimits
 from trouper.core.session import State
 from trouper.core.settings import Budget, Limits, TurnOptions
 from trouper.core.task_record import Owner, TaskLimits
+from trouper.core.values import frozen
 from trouper.models.protocol import Model
 from trouper.tools.context import Services
 from trouper.tools.hooks import Hooks
@@ -34,9 +35,9 @@ from trouper.tools.registry import Registry
 Started: TypeAlias = tuple[Work, Running]
 
 
-@define
+@frozen
 class Outfit:
-    """What a session works with. May be changed between turns; a running turn keeps what it started with (L3)."""
+    """What a session works with. It may get another one between turns; a running turn keeps what it started with (L3)."""
 
     model: Model
     registry: Registry
@@ -44,6 +45,11 @@ class Outfit:
     limits: Limits
     rules: Sequence[Rule] = ()
     hooks: Sequence[Hooks] = ()
+
+    @cached_property
+    def preparer(self) -> Preparer:
+        """What its calls are checked against."""
+        return Preparer(self.registry, self.rules, self.hooks, self.limits, self.budget)
 
     def turn_options(self, schema: Any = None) -> TurnOptions:
         limits, budget = self.limits, self.budget

@@ -86,11 +86,12 @@ class ModelCall:
         retry = self._limits.retry
         opens_left = retry.opens
         step_s = self._limits.deadlines.step_s
-        step_end = trio.current_time() + step_s if step_s is not None else math.inf
+        read_clock = running.clock
+        now = read_clock()
+        step_end = now + step_s if step_s is not None else math.inf
         attempt, delay = 1, 0.0
         while True:
-            connect_end = trio.current_time() + delay + self._limits.deadlines.connect_s
-            with running.until(min(connect_end, step_end)):
+            with running.until(min(now + delay + self._limits.deadlines.connect_s, step_end)):
                 if delay:
                     await trio.sleep(delay)
                 fault = await self._attempt(attempt, running, step_end)
@@ -114,7 +115,8 @@ class ModelCall:
                 opens_left -= 1
             quick = isinstance(self._error, MalformedReply | HistoryRefused)
             delay = 0.0 if quick else backoff_s(retry, attempt, fault.retry_after_s, self._jitter)
-            if final or trio.current_time() + delay >= step_end:
+            now = read_clock()
+            if final or now + delay >= step_end:
                 with running.until():
                     return await finish(Failed(fault))
                 return None
@@ -183,8 +185,7 @@ class ModelCall:
         draft, publish = self.draft, self._publish
         text_id = f"m_{self._request.turn}_{self._request.step}"
         thinking_id = f"r_{self._request.turn}_{self._request.step}"
-        # Read for every piece: so from the clock itself, which trio's function would look up each time.
-        read_clock = trio.lowlevel.current_clock().current_time
+        read_clock = running.clock
         now = read_clock()
         running.extend(min(now + deadlines.first_event_s, step_end))
         note_at = now + _FIRST_NOTE_S if self._on_note is not None else float("inf")

@@ -6,12 +6,14 @@ Everything here happens before the reply is journaled, so that history, events a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, Protocol, TypeAlias
 
 from trouper.actors.draft import OpenCall
 from trouper.core.calls import Preparation
 from trouper.core.messages import Json, Outcome
+from trouper.core.session import State
 from trouper.core.settings import Budget, Limits
-from trouper.core.values import frozen
+from trouper.core.values import changed
 from trouper.tools.arguments import parse_arguments
 from trouper.tools.contract import Tool
 from trouper.tools.errors import InvalidArguments, ToolError
@@ -19,23 +21,38 @@ from trouper.tools.hooks import Hooks
 from trouper.tools.policy import Rule, explain_policy
 from trouper.tools.registry import Registry
 
+_Allowed: TypeAlias = Literal["run", "ask", "hold"]
 
-@frozen
-class Preparer:
-    """What a session's calls are checked against. Cheap to make; one per step."""
+
+class Caller(Protocol):
+    """Whose call it is."""
 
     session: str
-    registry: Registry
-    rules: Sequence[Rule]
-    hooks: Sequence[Hooks]
-    limits: Limits
-    budget: Budget
-    #: Tools that the user has approved once and for all in this session.
-    always: tuple[str, ...] = ()
-    #: Whether somebody watches who could approve; silence is never approval.
-    can_ask: bool = False
+    #: Knows the tools that the user has approved once and for all.
+    state: State
 
-    async def prepare(self, call: OpenCall) -> tuple[Json, Preparation]:
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody watches who could approve; silence is never approval."""
+
+
+class Preparer:
+    """What calls are checked against: one for all sessions that work with the same."""
+
+    __slots__ = ("_allowed", "_budget", "_hooks", "_limits", "_rules", "registry")
+
+    def __init__(
+        self, registry: Registry, rules: Sequence[Rule], hooks: Sequence[Hooks], limits: Limits, budget: Budget
+    ) -> None:
+        self.registry = registry
+        self._rules = rules
+        self._hooks = hooks
+        self._limits = limits
+        self._budget = budget
+        #: What is made of an allowed call depends on its tool alone; so it is made once. By name, as a tool may be replaced by another.
+        self._allowed: dict[tuple[str, _Allowed], tuple[Tool, Preparation]] = {}
+
+    async def prepare(self, call: OpenCall, caller: Caller) -> tuple[Json, Preparation]:
         """The arguments that everybody sees, and what is to become of the call."""
         tool = self.registry.get(call.name)
         try:
@@ -48,12 +65,12 @@ class Preparer:
         if tool is None:
             return shown, _refused(self.registry.unknown(call.name), notes=notes)
         try:
-            prepared = tool.prepare(arguments)
+            prepared = tool.fit(parsed)
         except InvalidArguments as error:
             return shown, _refused(str(error), notes=notes)
-        arguments, notes = prepared.arguments, (*notes, *prepared.notes)
-        for hook in self.hooks:
-            verdict = await hook.ask_before_tool(self.session, tool, arguments)
+        arguments, notes = prepared.arguments, prepared.notes
+        for hook in self._hooks:
+            verdict = await hook.ask_before_tool(caller.session, tool, arguments)
             if verdict.denied is not None:
                 return arguments, _refused(verdict.denied, Outcome.DENIED, notes)
             if verdict.rewritten is not None:
@@ -64,36 +81,38 @@ class Preparer:
                         f"A hook rewrote the arguments and made them invalid: {error}", Outcome.DENIED, notes
                     )
                 arguments, notes = prepared.arguments, (*notes, "rewritten by a hook", *prepared.notes)
-        return arguments, self._judged(tool, arguments, notes)
+        return arguments, self._judged(tool, arguments, notes, caller)
 
-    def _judged(self, tool: Tool, arguments: Json, notes: tuple[str, ...]) -> Preparation:
-        decision = explain_policy(tool, arguments, self.rules)
+    def _judged(self, tool: Tool, arguments: Json, notes: tuple[str, ...], caller: Caller) -> Preparation:
+        decision = explain_policy(tool, arguments, self._rules)
         if decision.effect == "deny":
             return _refused(decision.reason or "Permission was denied by policy.", Outcome.DENIED, notes)
-        if decision.effect == "ask" and tool.name not in self.always:
-            if not self.can_ask:
+        if decision.effect == "ask" and tool.name not in caller.state.always:
+            if not caller.is_watched:
                 return _refused("This call needs an approval, and nobody is there to give it.", Outcome.DENIED, notes)
-            return self._allowed(tool, notes, "ask")
-        return self._allowed(tool, notes, "hold" if tool.policy == "client_side" else "run")
+            return self._allowance(tool, notes, "ask")
+        return self._allowance(tool, notes, "hold" if tool.policy == "client_side" else "run")
 
-    def _allowed(self, tool: Tool, notes: tuple[str, ...], verdict: str) -> Preparation:
-        spills = tool.supports_background
-        budget_s = tool.budget_s if tool.budget_s is not None else self.budget.inline_s
-        return Preparation(
-            verdict=verdict,  # type: ignore[arg-type]
-            side_effect=tool.side_effect,
-            budget_s=budget_s if spills else None,
-            timeout_s=tool.timeout_s,
-            concurrency_class=tool.concurrency_class if self.limits.parallel_tool_calls else "one at a time",
-            notes=notes,
-        )
+    def _allowance(self, tool: Tool, notes: tuple[str, ...], verdict: _Allowed) -> Preparation:
+        made_for, allowed = self._allowed.get((tool.name, verdict), (None, None))
+        if allowed is None or made_for is not tool:
+            budget_s = tool.budget_s if tool.budget_s is not None else self._budget.inline_s
+            allowed = Preparation(
+                verdict=verdict,
+                side_effect=tool.side_effect,
+                budget_s=budget_s if tool.supports_background else None,
+                timeout_s=tool.timeout_s,
+                concurrency_class=tool.concurrency_class if self._limits.parallel_tool_calls else "one at a time",
+            )
+            self._allowed[tool.name, verdict] = tool, allowed
+        return changed(allowed, notes=notes) if notes else allowed
 
 
 def _refused(told: str, outcome: Outcome = Outcome.ERROR, notes: tuple[str, ...] = ()) -> Preparation:
     return Preparation(verdict="refuse", outcome=outcome, content=told, notes=notes)
 
 
-async def admitted(preparer: Preparer, name: str, arguments: Json) -> tuple[Json, Tool]:
+async def admitted(preparer: Preparer, caller: Caller, name: str, arguments: Json) -> tuple[Json, Tool]:
     """A tool and its arguments for a run that no model call started directly: checked as a call's are, since it does the same things. Else `ToolError` (B6)."""
     tool = preparer.registry.get(name)
     if tool is None:
@@ -103,7 +122,7 @@ async def admitted(preparer: Preparer, name: str, arguments: Json) -> tuple[Json
         raise ToolError(f"{name!r} cannot run in the background; call it directly. Tools that can: {able}.")
     open_call = OpenCall(name, None, None)
     open_call.arguments = arguments
-    fitting, prepared = await preparer.prepare(open_call)
+    fitting, prepared = await preparer.prepare(open_call, caller)
     match prepared.verdict:
         case "run":
             return fitting, tool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import TracebackType
 
 import trio
@@ -19,10 +20,12 @@ class Lane:
     meant, and the next one gets another. Between two pieces nobody has hold of the scope.
     """
 
-    __slots__ = ("deadlines", "scope")
+    __slots__ = ("clock", "deadlines", "scope")
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
+        # The clock itself, which `trio.current_time` would look up each time.
+        self.clock = trio.lowlevel.current_clock().current_time
         self.scope: trio.CancelScope | None = None
 
     def __enter__(self) -> Lane:
@@ -73,6 +76,11 @@ class Running:
         """It is this lane's turn to do it. False if it was stopped before."""
         self._lane = lane
         return not self.stopped
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Tells the time by which its deadlines are meant."""
+        return self._lane.clock
 
     def until(self, deadline: float = math.inf) -> Running:
         """`with running.until(deadline):` is a block to run in. If the work was stopped meanwhile, it is cancelled from the start."""

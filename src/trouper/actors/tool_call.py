@@ -12,8 +12,6 @@ import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import trio
-
 from trouper.actors.foreign import alone, from_outside
 from trouper.actors.running import Running
 from trouper.core.commands import DeliverResult
@@ -60,17 +58,13 @@ async def run_tool(
     background: bool = False,
 ) -> DeliverResult | None:
     """Run to the end, in the scope of `running`; `None` if the work was stopped. `keep` stores an output that had to be cut, under the session's files, or says why it does not; `redact` takes the secrets out of it before it is cut."""
-    started = trio.current_time()
+    started = running.clock()
     internal: str | None = None
     outcome, shaped = Outcome.TIMEOUT, _NOTHING
     images: tuple[Media, ...] = ()
     result: ToolResult | None = None
     saved_as = f"outputs/{call}.txt" if keep is not None else None
     persist = heavy = False
-
-    def shape(result: ToolResult) -> Shaped:
-        return shape_output(result, limit=output_bytes, saved_as=saved_as, persist=persist, redact=redact, heavy=heavy)
-
     with running.until(started + timeout_s):
         try:
             result = await (tool.run_background if background else tool.run)(arguments, context)
@@ -95,12 +89,15 @@ async def run_tool(
             images = result.images
         if result is not None:
             heavy = is_heavy(result)
+            shape = partial(
+                shape_output, result, limit=output_bytes, saved_as=saved_as, persist=persist, redact=redact, heavy=heavy
+            )
             if heavy:
                 # The tool has done its work: what is left is not to be held against its time. It can still be stopped.
                 running.extend(math.inf)
-                shaped = await off_loop(partial(shape, result))
+                shaped = await off_loop(shape)
             else:
-                shaped = shape(result)
+                shaped = shape()
     if running.cancelled_caught:
         if running.stopped:
             return None
@@ -123,7 +120,7 @@ async def run_tool(
         at=now(),
         content=shaped.content,
         images=images,
-        latency_ms=round((trio.current_time() - started) * 1000, 3),
+        latency_ms=round((running.clock() - started) * 1000, 3),
         full_output=full_output,
         internal=internal,
     )

@@ -10,7 +10,7 @@ import math
 
 import trio
 
-from trouper.actors.asking import Asking, preparer_for
+from trouper.actors.asking import Asking
 from trouper.actors.ground import WorkHost
 from trouper.actors.preparing import admitted
 from trouper.actors.running import Lane, Running
@@ -240,7 +240,7 @@ class Worker:
         by: str = "",
     ) -> NewTask:
         """The record of a run that may start: its tool is there and can run so, its arguments fit, policy and hooks allow it. Else a `ToolError` (B6)."""
-        arguments, found = await admitted(preparer_for(self._host, self._host.outfit), tool, arguments)
+        arguments, found = await admitted(self._host.outfit.preparer, self._host, tool, arguments)
         ids = self._host.ground.environment.ids
         return task_text.spawned_task(
             TaskId(ids.new("task_")),

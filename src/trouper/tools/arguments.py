@@ -80,12 +80,15 @@ def guarded(value: object) -> Parsed:
     except TypeError:
         # Lone surrogates, wide integers, keys that are not text, great depth, or no JSON at all: the walk tells which.
         return _scrubbed(value)
-    if len(encoded) > 4 * ARGUMENTS_MAX:
+    size = len(encoded)
+    if size > 4 * ARGUMENTS_MAX:
         raise InvalidArguments(
-            f"the arguments have {len(encoded)} bytes; at most {4 * ARGUMENTS_MAX} are allowed, so send less"
+            f"the arguments have {size} bytes; at most {4 * ARGUMENTS_MAX} are allowed, so send less"
         )
     # orjson writes null for NaN, and only the walk can count; most arguments have neither nulls nor many brackets.
-    if b"null" in encoded or encoded.count(b"{") + encoded.count(b"[") > DEPTH_MAX or encoded.count(b'":') > KEYS_MAX:
+    if b"null" in encoded or (
+        size > DEPTH_MAX and (encoded.count(b"{") + encoded.count(b"[") > DEPTH_MAX or encoded.count(b'":') > KEYS_MAX)
+    ):
         return _scrubbed(value)
     return Parsed(value)
 

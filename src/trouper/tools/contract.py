@@ -17,7 +17,7 @@ from attrs import Factory, evolve, field, frozen
 
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json, ToolSpec
-from trouper.tools.arguments import guarded
+from trouper.tools.arguments import Parsed, guarded
 from trouper.tools.complaint import complaint, listed, summarised
 from trouper.tools.context import SERVICE_NAMES
 from trouper.tools.errors import InvalidArguments
@@ -185,7 +185,10 @@ class Tool:
 
     def prepare(self, arguments: object) -> Prepared:
         """The arguments, repaired if need be (L18). Raises `InvalidArguments`, whose message is for the model (L19)."""
-        parsed = guarded(arguments)
+        return self.fit(guarded(arguments))
+
+    def fit(self, parsed: Parsed) -> Prepared:
+        """The same, of arguments that are safe to keep already: see `parse_arguments`."""
         value, notes = parsed.value, parsed.notes
         if type(value) is not dict or not self.validator.is_valid(value):
             value, notes = self._repaired(value, notes)

@@ -25,7 +25,7 @@ PARTS_MAX = 10_000
 #: What is encoded in one go: parts, and their weight.
 _BATCH, _BATCH_WEIGHT = 256, 1 << 17
 #: What weighs nothing to speak of.
-_LEAVES = frozenset({int, float, bool, type(None)})
+LEAVES = frozenset({int, float, bool, type(None)})
 #: As deep as orjson goes.
 _DEPTH_MAX = 254
 #: One value (light, or a leaf) as JSON; raises what the caller wants raised.
@@ -36,7 +36,7 @@ Plain: TypeAlias = Callable[[Any], Json]
 
 def weight(value: object, stop: int = LARGE) -> int:
     """Roughly the characters that `value` takes as JSON; no more is looked at than `stop` needs."""
-    if type(value) in _LEAVES:
+    if type(value) in LEAVES:
         return 2
     total = 0
     waiting: list[Any] = [value]
@@ -44,7 +44,7 @@ def weight(value: object, stop: int = LARGE) -> int:
         each = waiting.pop()
         total += 2
         kind = type(each)
-        if kind in _LEAVES:
+        if kind in LEAVES:
             continue
         if kind is str:
             total += len(each)

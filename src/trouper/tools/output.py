@@ -13,7 +13,7 @@ import orjson
 from attrs import frozen
 
 from trouper.core.messages import Json
-from trouper.tools.large import LARGE, cleaned, json_pieces, weight
+from trouper.tools.large import LARGE, LEAVES, cleaned, json_pieces, weight
 from trouper.tools.results import ToolResult, is_large
 from trouper.tools.terminal_text import slices
 
@@ -21,6 +21,8 @@ from trouper.tools.terminal_text import slices
 OUTPUT_MAX = 65_536
 #: No text inside a result is cut shorter than this; rather the whole is shown as cut text.
 _LEAF_MIN = 256
+#: No number, boolean or null is longer.
+_LEAF_BYTES = 32
 #: Shares of the room: the rest is the tail's.
 _HEAD_SHARE, _ERRORS_SHARE = 0.4, 0.25
 #: Lines kept around a line that looks like an error.
@@ -65,9 +67,12 @@ def shape_output(
 ) -> Shaped:
     """The content of `result` within `limit` bytes. `saved_as`: where the caller will keep `full_text`, for the note, or `not_kept`: why that was not possible.
     `persist`: keep it in any case. `redact` takes secrets out before a cut could halve them. Work for a thread if it is `heavy`: what `is_heavy(result)` says, if that is known."""
+    content = result.content
+    if type(content) in LEAVES and limit >= _LEAF_BYTES:
+        return Shaped(content, full_text(content) if persist else None)
     failed = result.is_error if failed is None else failed
     notes: list[str] = []
-    content = cleaned(result.content)
+    content = cleaned(content)
     if content != result.content:
         notes.append("stripped terminal escapes, control characters or overwritten lines")
     heavy = is_heavy(result) if heavy is None else heavy

@@ -96,6 +96,9 @@ class Decision:
     rule: Rule | None = None
 
 
+_ALLOW, _ASK = Decision("allow"), Decision("ask")
+
+
 def explain_policy(
     tool: Tool,
     arguments: Mapping[str, Json],
@@ -121,7 +124,7 @@ def decide_policy(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rul
 
 def _own(tool: Tool) -> Decision:
     # A tool of the client's is the client's to refuse.
-    return Decision("ask" if tool.policy == "requires_approval" else "allow")
+    return _ASK if tool.policy == "requires_approval" else _ALLOW
 
 
 def _listed(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rule]) -> Decision:

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from trouper.core.messages import Json, Media
 from trouper.tools.errors import ConnectionRequired, InvalidResult, ToolError
-from trouper.tools.large import LARGE, detached, transformed, weight
+from trouper.tools.large import LARGE, LEAVES, detached, transformed, weight
 from trouper.tools.structure import converter
 
 #: Decoded bytes of one image, and images of one result.
@@ -32,6 +32,8 @@ _SIGNATURES: tuple[tuple[str, bytes, int, bytes], ...] = (
     ("image/webp", b"RIFF", 8, b"WEBP"),
 )
 IMAGE_TYPES = tuple(kind for kind, *_ in _SIGNATURES)
+#: Integers that orjson writes.
+_INTEGER_MIN, _INTEGER_MAX = -(1 << 63), (1 << 64) - 1
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
 _LOOSE_OPTIONS = _OPTIONS | orjson.OPT_NON_STR_KEYS
 
@@ -58,7 +60,8 @@ def image(data: bytes | str, mime_type: str | None = None) -> Media:
 
 def is_large(returned: object) -> bool:
     """Whether `as_result` is work for a thread. Text is taken as it is, whatever its size."""
-    return type(returned) is not str and weight(returned) >= LARGE
+    kind = type(returned)
+    return kind is not str and kind not in LEAVES and weight(returned) >= LARGE
 
 
 def as_result(returned: object, tool: str, large: bool | None = None) -> ToolResult:
@@ -70,6 +73,8 @@ def as_result(returned: object, tool: str, large: bool | None = None) -> ToolRes
     if kind is str:
         return ToolResult(_text(returned, tool))  # type: ignore[arg-type]
     if kind is bool or returned is None:
+        return ToolResult(returned)
+    if kind is int and _INTEGER_MIN <= returned <= _INTEGER_MAX:  # type: ignore[operator]
         return ToolResult(returned)
     if kind is ToolResult:
         return _checked(returned, tool, large)  # type: ignore[arg-type]
