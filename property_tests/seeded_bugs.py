@@ -745,7 +745,7 @@ BUGS: tuple[Bug, ...] = (
         "a-deadline-that-is-brought-forward",
         "a deadline that comes before the next look at them is seen too late (L12)",
         "actors/deadlines.py",
-        "        if running.deadline < self.next:\n            self.hasten(running.deadline)\n",
+        "        if running.deadline < self._alarm.at:\n            self._alarm.hasten(running.deadline)\n",
         "",
         (DEADLINES,),
     ),

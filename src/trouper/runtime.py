@@ -120,7 +120,7 @@ async def _open_runtime(
                 with trio.CancelScope(shield=True):
                     # Sessions first, then the snapshot: see `_journal` for the rest.
                     await runtime._stop()
-                    await _wind_up(ground, supervisor)
+                    await _wind_up(ground)
                     await ground.models.close(
                         [outfit.model, *(each._actor.outfit.model for each in ground.sessions.values())]
                     )
@@ -191,11 +191,8 @@ def _serve_sessions(ground: RuntimeGround, supervisor: Supervisor) -> None:
     supervisor.spawn("snapshots", ground.snapshots.run, restart=SESSION_RESTART, mailbox=1)
 
 
-async def _wind_up(ground: RuntimeGround, supervisor: Supervisor) -> None:
+async def _wind_up(ground: RuntimeGround) -> None:
     """When no session runs any more."""
-    # Nobody speaks any more: it would only sleep on to its next look. Where all of the tree is being cancelled it is gone by now.
-    if (notes := supervisor.find("notes")) is not None:
-        supervisor.cancel(notes)
     for feed in ground.feeds:
         feed.end()
     try:

@@ -6,12 +6,11 @@ takes. It sleeps until the earliest deadline that it knows of; most have moved o
 
 from __future__ import annotations
 
-import math
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
+from trouper.actors.alarm import Alarm
 from trouper.actors.reference import Inbox
 
 if TYPE_CHECKING:
@@ -21,37 +20,30 @@ if TYPE_CHECKING:
 class Deadlines:
     """The pieces of work that have one."""
 
-    __slots__ = ("_alarm", "_watched", "next")
+    __slots__ = ("_alarm", "_watched")
 
     def __init__(self) -> None:
         self._watched: dict[Running, None] = {}
-        self._alarm = trio.CancelScope()
-        #: When the actor looks next: no later than the earliest deadline.
-        self.next = math.inf
+        self._alarm = Alarm()
 
     def add(self, running: Running) -> None:
+        """Watch it, or look again when its time is up: it may be up earlier now."""
         self._watched[running] = None
-        if running.deadline < self.next:
-            self.hasten(running.deadline)
+        if running.deadline < self._alarm.at:
+            self._alarm.hasten(running.deadline)
 
     def discard(self, running: Running) -> None:
         self._watched.pop(running, None)
 
-    def hasten(self, deadline: float) -> None:
-        """Have it look as early as this."""
-        self.next = self._alarm.deadline = deadline
-
     async def run(self, inbox: Inbox[None, None]) -> None:
-        # Nobody tells it anything; the inbox says when to stop.
-        with suppress(trio.EndOfChannel):
-            while True:
-                self.next = self._expire(trio.current_time())
-                self._alarm = trio.CancelScope(deadline=self.next)
-                with self._alarm:
-                    await inbox.receive()
+        self._set_alarm()
+        while await self._alarm.wait(inbox):
+            now = trio.current_time()
+            for running in [each for each in self._watched if each.deadline <= now]:
+                running.time_out()
+                self.discard(running)
+            self._set_alarm()
 
-    def _expire(self, now: float) -> float:
-        """Stop what is overdue; when the next one will be."""
-        for running in [each for each in self._watched if each.deadline <= now]:
-            running.time_out()
-        return min((each.deadline for each in self._watched), default=math.inf)
+    def _set_alarm(self) -> None:
+        for running in self._watched:
+            self._alarm.hasten(running.deadline)

@@ -5,13 +5,13 @@ One actor for all calls of a runtime: a timer for each would cost more than many
 
 from __future__ import annotations
 
-from contextlib import suppress
+import math
 from typing import TYPE_CHECKING
 
 import trio
 
-from trouper.actors.errors import ActorGone, MailboxFull
-from trouper.actors.reference import Inbox, Ref
+from trouper.actors.alarm import Alarm
+from trouper.actors.reference import Inbox
 
 if TYPE_CHECKING:
     from trouper.actors.model_call import ModelCall
@@ -23,26 +23,27 @@ TICK_S = 0.5
 class Notes:
     """The model calls under way."""
 
+    __slots__ = ("_alarm", "_calls")
+
     def __init__(self) -> None:
         self._calls: dict[ModelCall, None] = {}
-        self._ref: Ref[None, None] | None = None
-        self._awake = False
+        self._alarm = Alarm()
 
     def add(self, call: ModelCall) -> None:
         self._calls[call] = None
-        if not self._awake and self._ref is not None:
-            with suppress(MailboxFull, ActorGone):
-                self._ref.tell(None)
-                self._awake = True
+        if self._alarm.at == math.inf:
+            self._alarm.hasten(trio.current_time() + TICK_S)
 
     def discard(self, call: ModelCall) -> None:
         self._calls.pop(call, None)
 
     async def run(self, inbox: Inbox[None, None]) -> None:
-        self._ref = inbox.ref
-        async for _ in inbox:
-            while self._calls:
-                await trio.sleep(TICK_S)
-                for call in tuple(self._calls):
-                    call.note()
-            self._awake = False
+        self._set_alarm()
+        while await self._alarm.wait(inbox):
+            for call in tuple(self._calls):
+                call.note()
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._calls:
+            self._alarm.hasten(trio.current_time() + TICK_S)
