@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trouper import codec
@@ -16,7 +16,7 @@ from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
 from trouper.core.ids import TaskId
 from trouper.core.memory import Memories
-from trouper.core.messages import Fault, Json
+from trouper.core.messages import Json
 from trouper.core.session import State
 from trouper.core.settings import Budget, Limits
 from trouper.core.task_record import Owner
@@ -148,14 +148,6 @@ class RuntimeGround:
     def new_owner(self) -> Owner:
         self._starts += 1
         return changed(self.owner, instance=f"{self.owner.instance}.{self._starts}")
-
-    # -- the budget of all of them
-
-    def over_budget(self) -> Fault | None:
-        return self.spending.over_budget()
-
-    def budget_warnings(self) -> Sequence[tuple[str, float, float]]:
-        return self.spending.warnings()
 
 
 def _memory_store(places: Places) -> Callable[[Memories], MemoryStore] | None:

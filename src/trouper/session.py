@@ -202,14 +202,19 @@ class Session(BackgroundSide):
         `output`: a JSON Schema, or a class to get an object of, that the final text must follow. `model`: for this turn only. `attended`: whoever
         reads the events can approve calls; if nobody can, calls that need an approval are denied.
         """
-        feed = Feed(self._actor.outfit.limits.subscriber_events, attended=attended)
-        return Block(
-            lambda: self._turn(feed, self._actor.turn_feeds, text, attachments, output, model),
-            "async with session.turn(...) as turn:",
-        )
 
-    @asynccontextmanager
-    async def _turn(
+        @asynccontextmanager
+        async def block() -> AsyncIterator[Turn]:
+            feed = Feed(self._actor.outfit.limits.subscriber_events, attended=attended)
+            turn = await self._begin(feed, self._actor.turn_feeds, text, attachments, output, model)
+            try:
+                yield turn
+            finally:
+                await self._leave(turn, self._actor.turn_feeds)
+
+        return Block(block, "async with session.turn(...) as turn:")
+
+    async def _begin(
         self,
         feed: Feed,
         feeds: list[Feed],
@@ -217,7 +222,8 @@ class Session(BackgroundSide):
         attachments: Sequence[Attachment],
         output: type | Mapping[str, Json] | None,
         model: Model | None,
-    ) -> AsyncIterator[Turn]:
+    ) -> Turn:
+        """Start a turn that `feed` hears of from its beginning. Whoever starts it has to `_leave` it."""
         schema = _schema_of(output)
         command = self._submit(text, attachments, schema)
         if model is not None:
@@ -233,22 +239,22 @@ class Session(BackgroundSide):
             override = Override(command, model)
             self._actor.overrides.append(override)
         feeds.append(feed)
-        turn: Turn | None = None
         try:
-            try:
-                with trio.CancelScope(shield=True):  # Whether the turn began has to be known, or nobody could end it.
-                    begun = await self._ask(command)
-            finally:
-                if model is not None:
-                    self._actor.overrides.remove(override)
-            turn = Turn(self, feed, begun.state.turns, output)
-            yield turn
-        finally:
+            # Shielded: whether the turn began has to be known, or nobody could end it.
+            begun = await self._ask(command, shielded=True)
+        except BaseException:
             feeds.remove(feed)
-            if turn is not None and turn.result is None:
-                await self._stop_turn(turn)
+            raise
+        finally:
+            if model is not None:
+                self._actor.overrides.remove(override)
+        return Turn(self, feed, begun.state.turns, output)
 
-    async def _stop_turn(self, turn: Turn) -> None:
+    async def _leave(self, turn: Turn, feeds: list[Feed]) -> None:
+        """End it, if it has not ended by itself."""
+        feeds.remove(turn._feed)
+        if turn.result is not None:
+            return
         if self._state.turn is not None and self._state.turn.number == turn.number:
             with trio.CancelScope(shield=True):
                 try:
@@ -269,8 +275,11 @@ class Session(BackgroundSide):
     ) -> TurnResult:
         """A whole turn, awaited to its end. Raises only for misuse; a failed turn is a result with `error`."""
         feed = Feed(1, only=TurnEnded)  # Nobody watches: the end is all that matters.
-        async with self._turn(feed, self._actor.end_feeds, text, attachments, output, model) as turn:
+        turn = await self._begin(feed, self._actor.end_feeds, text, attachments, output, model)
+        try:
             return await turn.wait_ended()
+        finally:
+            await self._leave(turn, self._actor.end_feeds)
 
     async def send(self, text: str, *, attachments: Sequence[Attachment] = ()) -> None:
         """Queue input. Between turns it starts one; during a turn it steers (taken in before the next model call)."""
@@ -417,9 +426,7 @@ class Session(BackgroundSide):
             raise UsageError(
                 f"the prompt has {len(text)} characters, more than Limits.input_chars={limits.input_chars}; attach a file"
             )
-        if isinstance(attachments, str | Path | Media) or not isinstance(attachments, Iterable):
-            raise UsageError(f"attachments={attachments!r} is no list; write attachments=[...]")
-        media = tuple(_attached(item, limits.attachment_bytes) for item in attachments)
+        media = () if attachments == () else _all_attached(attachments, limits.attachment_bytes)
         if not text.strip() and not media:
             raise UsageError("the prompt is empty; say something or attach something")
         return Submit(
@@ -430,9 +437,9 @@ class Session(BackgroundSide):
             queue_max=limits.queued_inputs,
         )
 
-    async def _ask(self, command: Any) -> Step:
+    async def _ask(self, command: Any, *, shielded: bool = False) -> Step:
         try:
-            step: Step = await self._ref.ask(command)
+            step: Step = await (self._ref.ask_shielded if shielded else self._ref.ask)(command)
             return step
         except ActorGone as error:
             if self._state.phase is Phase.CLOSED:
@@ -475,6 +482,12 @@ class _Watching:
             return await self._feed.receive()
         except Lagged:
             return CaughtUp()
+
+
+def _all_attached(attachments: Sequence[Attachment], limit: int) -> tuple[Media, ...]:
+    if isinstance(attachments, str | Path | Media) or not isinstance(attachments, Iterable):
+        raise UsageError(f"attachments={attachments!r} is no list; write attachments=[...]")
+    return tuple(_attached(item, limit) for item in attachments)
 
 
 def _attached(item: Attachment, limit: int) -> Media:

@@ -14,6 +14,8 @@ class Spending:
     def __init__(self, budget: Budget) -> None:
         self.usage = NO_USAGE
         self._budget = budget
+        #: Whether there is anything to watch.
+        self.is_capped = not (budget.tokens is None and budget.steps is None and budget.tool_calls is None)
         self._steps = self._tool_calls = 0
         self._warned: set[str] = set()
 
@@ -51,8 +53,6 @@ class Spending:
     def _spent(self) -> list[tuple[str, int, int]]:
         """What the budget caps: what, how much is used, and of how much."""
         budget = self._budget
-        if budget.tokens is None and budget.steps is None and budget.tool_calls is None:
-            return []
         spent = (
             ("tokens", self.usage.total or 0, budget.tokens),
             ("steps", self._steps, budget.steps),

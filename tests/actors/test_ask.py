@@ -261,6 +261,54 @@ async def test_an_asker_may_go_at_every_step_and_the_actor_carries_on(autojump_c
             assert ref.exit is None
 
 
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_shielded_ask_waits_for_its_answer_whatever_is_cancelled(autojump_clock: MockClock, steps: int) -> None:
+    """SEMANTICS, ask: the answer comes first, and the cancel at the asker's next checkpoint."""
+    answers: list[str] = []
+    went_on = False
+
+    async def ask(ref: Ref[str, str]) -> None:
+        nonlocal went_on
+        answers.append(await ref.ask_shielded("question"))
+        await trio.lowlevel.checkpoint()
+        went_on = True
+
+    with trio.fail_after(HANG_S):
+        async with open_supervisor() as supervisor:
+            ref = supervisor.spawn("echo", _busy_echo)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, ref)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                cancelled_first = not answers
+                nursery.cancel_scope.cancel()
+    # One that was cancelled before it had begun asks as well: whether it has begun is the scheduler's affair.
+    assert answers == ["answer"]
+    assert not (went_on and cancelled_first)
+
+
+async def test_a_shielded_ask_ends_with_its_actor(autojump_clock: MockClock) -> None:
+    """SEMANTICS, ask: as soon as the answer can no longer come."""
+
+    async def sits(inbox: Inbox[str, str]) -> None:
+        async for _ in inbox:
+            await trio.sleep_forever()
+
+    with trio.fail_after(HANG_S):
+        async with open_supervisor() as supervisor:
+            ref = supervisor.spawn("sits", sits)
+            async with trio.open_nursery() as nursery:
+
+                async def ask() -> None:
+                    with pytest.raises(ActorGone):
+                        await ref.ask_shielded("question")
+
+                nursery.start_soon(ask)
+                await wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+                supervisor.cancel(ref)
+
+
 async def test_a_question_that_is_not_answered_before_the_next_message_is_lost(autojump_clock: MockClock) -> None:
     """SEMANTICS, ask: dropping is noticed when the actor takes its next message, with the remedy in the error."""
 

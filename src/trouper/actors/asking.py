@@ -51,10 +51,12 @@ class Asking:
         self._call = None
 
     async def call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
-        if (spent := self._host.ground.over_budget()) is not None:
-            return EndTurn(turn, "budget", self._host.now(), spent)
-        for what, used, cap in self._host.ground.budget_warnings():
-            self._host.tell(NoteBudget(what, used, cap))
+        spending = self._host.ground.spending
+        if spending.is_capped:
+            if (spent := spending.over_budget()) is not None:
+                return EndTurn(turn, "budget", self._host.now(), spent)
+            for what, used, cap in spending.warnings():
+                self._host.tell(NoteBudget(what, used, cap))
         outfit = self._host.turn_outfit
         call = ModelCall(
             outfit.model,

@@ -70,6 +70,19 @@ class Outfit:
         )
 
 
+class Spending(Protocol):
+    """The budget of a runtime, and what is left of it."""
+
+    #: Whether there is anything to watch.
+    is_capped: bool
+
+    def over_budget(self) -> Fault | None:
+        """Why no session may ask a model any more, if so."""
+
+    def warnings(self) -> Sequence[tuple[str, float, float]]:
+        """Caps of which 80 % are spent, each told once: what, how much, of how much."""
+
+
 class Ground(RunGround, Protocol):
     """What every session of a runtime stands on."""
 
@@ -80,6 +93,10 @@ class Ground(RunGround, Protocol):
     notes: Notes
     #: Sees to it that work ends when its time is up.
     deadlines: Deadlines
+
+    @property
+    def spending(self) -> Spending:
+        """What all sessions of the runtime have used together."""
 
     async def load(self, session: str) -> tuple[State, int]:
         """State and next event number of a session, from the journal; a new one if it is not there."""
@@ -92,12 +109,6 @@ class Ground(RunGround, Protocol):
 
     async def keep_output(self, session: str, path: str, text: str) -> str | None:
         """Store an output that was cut for the model; why not, in words for the model, if that did not work."""
-
-    def over_budget(self) -> Fault | None:
-        """Why no session of this runtime may ask a model any more, if so."""
-
-    def budget_warnings(self) -> Sequence[tuple[str, float, float]]:
-        """Caps of the runtime of which 80 % are spent, each told once: what, how much, of how much."""
 
     #: How many background runs hold a permit, in all sessions.
     permits: Permits
