@@ -86,6 +86,21 @@ async def test_the_default_tools_work_in_a_runtime_without_a_root(autojump_clock
     assert not files.root.exists()
 
 
+async def test_no_directory_is_made_for_tools_that_take_no_context(autojump_clock: Any) -> None:
+    """T7: services are put together for those who look at them."""
+
+    @tool
+    async def look(n: int) -> int:
+        """Takes no context."""
+        return n
+
+    model = Scripted([reply(call("look", n=1)), reply("ok")])
+    async with open_runtime(model=model, tools=[look], durability="memory") as runtime:
+        result = await (await runtime.session("a")).ask("go")
+        assert result.error is None and answers(model, 1) == [1]
+        assert runtime._ground.places._directory is None
+
+
 async def test_sessions_have_files_of_their_own(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
     """T7, T17."""
     model = Scripted([reply(call("write_file", path="notes/a.txt", content="mine")), reply("ok")], exhausted="cycle")

@@ -118,6 +118,11 @@ class RuntimeGround:
             found = self._desks[session] = Desk(self.sessions[session], self.places, self.memory, self.environment.utc)
         return found
 
+    @property
+    def has_files(self) -> bool:
+        """Whether sessions have files here."""
+        return self.places.is_there
+
     def files_of(self, session: str) -> RootedFiles | None:
         """The files of a session; `None` where the runtime has none."""
         return self.places.files_of(session)

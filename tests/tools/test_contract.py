@@ -530,6 +530,16 @@ async def test_context_may_be_optional_or_known_to_type_checkers_only() -> None:
 
     assert (await optional.run({}, ToolContext())).content is True
     assert await optional() is False
+    assert optional.takes_context and not echo.takes_context
+
+
+def test_a_tool_with_an_invoke_of_its_own_is_given_a_context() -> None:
+    """T7: what it does with it nobody can know."""
+
+    async def invoke(arguments: dict[str, Any], context: ToolContext) -> object:
+        return context.call_id
+
+    assert Tool("own", "Its own.", {"type": "object"}, invoke).takes_context
 
 
 def test_two_contexts_are_refused() -> None:

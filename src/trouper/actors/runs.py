@@ -71,6 +71,10 @@ class RunGround(Protocol):
     #: Cuts secrets out of whatever is written (J8).
     redact: Redactor
 
+    @property
+    def has_files(self) -> bool:
+        """Whether sessions have files."""
+
     def services(self, session: str) -> Any: ...
     def files_of(self, session: str) -> RootedFiles | None:
         """Where the session's files are; `None` if it has none."""

@@ -510,7 +510,7 @@ class SessionActor:
 
     @property
     def keep(self) -> Callable[[str, str], Awaitable[str | None]] | None:
-        return self._keep_output if self.ground.files_of(self.session) is not None else None
+        return self._keep_output if self.ground.has_files else None
 
     async def _keep_output(self, path: str, text: str) -> str | None:
         return await self.ground.keep_output(self.session, path, text)

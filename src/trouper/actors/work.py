@@ -52,6 +52,8 @@ _LOOK_AT_CLOCK_S = 60.0
 #: What is further off than this is looked for less often.
 _FAR_OFF_S = 3_600.0
 _LOOK_SELDOM_S = 600.0
+#: For tools that do not look at theirs.
+_NO_CONTEXT = ToolContext()
 
 
 class Worker:
@@ -116,24 +118,27 @@ class Worker:
         timeout_s = timeout_s or math.inf  # 0: never.
         if call.preparation.budget_s is not None:
             return await self.runs.run_call(tool, call, running, timeout_s)
-        context = ToolContext(
-            session_id=SessionId(self._host.session),
-            call_id=request.id,
-            services=self._host.ground.services(self._host.session),
-            sink=LiveSink(request.id, self._host.publish_live),
-            attempt=call.attempt,
-        )
         return await run_tool(
             tool,
             request.id,
             request.arguments,
-            context,
+            self._context(call) if tool.takes_context else _NO_CONTEXT,
             running,
             timeout_s=timeout_s,
             output_bytes=outfit.limits.tool_output_bytes,
             now=self._host.ground.environment.now,
             keep=self._host.keep,
             redact=self._host.ground.redact.text,
+        )
+
+    def _context(self, call: Call) -> ToolContext:
+        host = self._host
+        return ToolContext(
+            session_id=SessionId(host.session),
+            call_id=call.id,
+            services=host.ground.services(host.session),
+            sink=LiveSink(call.id, host.publish_live),
+            attempt=call.attempt,
         )
 
     async def _run_task(self, task_id: TaskId, attempt: int, running: Running) -> Command | None:

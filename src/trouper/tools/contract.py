@@ -145,6 +145,8 @@ class Tool:
     capability: str | None = None
     #: How the tool runs in the background, if other than in the foreground.
     invoke_background: Invoke | None = None
+    #: Whether `invoke` and `invoke_background` look at the context; if not, none is made for them.
+    takes_context: bool = True
     #: The plain function that the tool was made from, for calling it in a unit test.
     function: Callable[..., Any] | None = None
     #: Builds the typed values of the arguments, where that can fail beyond what a schema checks: then it raises `InvalidArguments`.

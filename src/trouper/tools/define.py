@@ -128,6 +128,7 @@ def tool(
             narrate=narrate,
             capability=capability,
             invoke_background=_invoke(background, shape) if callable(background) else None,
+            takes_context=shape.context is not None,
             function=function,
             bind=shape.bind if shape.may_fail else None,
             **options,
