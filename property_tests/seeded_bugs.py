@@ -198,7 +198,7 @@ BUGS: tuple[Bug, ...] = (
         "intent-is-skipped",
         "a call counts as running without a recorded intent (I2)",
         "core/session.py",
-        "        calls=tuple(Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)),",
+        "        calls=tuple([Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)]),",
         "        calls=tuple(\n"
         '            Call(request, prepared, CallPhase.RUNNING if prepared.verdict == "run" else CallPhase.REQUESTED, 1)\n'
         "            for request, prepared in zip(calls, event.preparations, strict=True)\n"
@@ -325,8 +325,8 @@ BUGS: tuple[Bug, ...] = (
         "what was said during a compaction is not in the request that follows it (L10)",
         "core/steps.py",
         """        _take_inputs(decision)
-        if not _spent_out(decision, command.at):""",
-        """        if not _spent_out(decision, command.at):""",
+        if not _spent_out(decision, turn, command.at):""",
+        """        if not _spent_out(decision, turn, command.at):""",
         (STEERING,),
     ),
     Bug(

@@ -40,6 +40,12 @@ def test_an_index_behind_the_end_is_refused_although_the_store_has_more() -> Non
         raise AssertionError("an item of a longer sequence showed")
 
 
+def test_the_last_item_is_its_own_although_the_store_has_more() -> None:
+    short: Growing[int] = Growing([1, 2])
+    long = short.grown(3)
+    assert (Growing().last, short.last, long.last) == (None, 2, 3)
+
+
 def test_a_longer_one_starts_with_the_one_it_grew_from_by_identity() -> None:
     one, other = object(), object()
     short = Growing([one])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
+
 import attrs
 import pytest
 
-from trouper.core.values import changed, frozen
+from trouper.core.values import changed, changer, frozen
 
 
 @frozen
@@ -35,6 +39,21 @@ class Roomy:
         return f"<Roomy {self.x}>"
 
 
+@frozen(frequent=True)
+class Common:
+    x: int
+    y: int = 0
+    names: list[str] = attrs.field(factory=list)
+
+
+class Derived(Common):
+    """Without slots, so that it is laid out in another way."""
+
+
+class DerivedWithSlots(Common):
+    __slots__ = ()
+
+
 def test_values_are_equal_by_class_and_fields_and_hash_so() -> None:
     assert Point(1, 2) == Point(1, y=2) and hash(Point(1, 2)) == hash(Point(1, 2))
     assert Point(1, 2) != Point(2, 1) and Point(1, 2) != Other(1, 2) and Point(1) != (1, 0)
@@ -48,8 +67,33 @@ def test_a_value_shows_its_fields_unless_it_says_it_itself() -> None:
     assert repr(Roomy(3)) == "<Roomy 3>"
 
 
-@pytest.mark.parametrize("value", [Point(1), Roomy(1)])
-def test_a_value_does_not_change(value: Point | Roomy) -> None:
+def test_a_frequent_value_is_made_as_any_other() -> None:
+    assert Common(1, names=["a"]) == Common(x=1, y=0, names=["a"]) and Common(1).names is not Common(1).names
+    assert type(Common(1)) is Common and repr(Common(1, 2)) == "Common(x=1, y=2, names=[])"
+    assert list(inspect.signature(Common).parameters) == ["x", "y", "names"]
+    assert copy.deepcopy(Common(1, 2, ["a"])) == pickle.loads(pickle.dumps(Common(1, 2, ["a"]))) == Common(1, 2, ["a"])
+    with pytest.raises(TypeError, match="missing"):
+        Common()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("cls", [Derived, DerivedWithSlots])
+def test_a_class_derived_from_a_frequent_value_makes_its_own_values(cls: type[Common]) -> None:
+    value = cls(1, y=2)
+    assert type(value) is cls and (value.x, value.y, value.names) == (1, 2, [])
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        value.x = 2  # type: ignore[misc]
+
+
+def test_only_fields_that_are_taken_as_they_are_can_be_those_of_a_frequent_value() -> None:
+    with pytest.raises(AssertionError, match="'x' of 'Checked' is not plain"):
+
+        @frozen(frequent=True)
+        class Checked:
+            x: int = attrs.field(validator=attrs.validators.instance_of(int))
+
+
+@pytest.mark.parametrize("value", [Point(1), Roomy(1), Common(1)])
+def test_a_value_does_not_change(value: Point | Roomy | Common) -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         value.x = 2  # type: ignore[misc]
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
@@ -57,13 +101,21 @@ def test_a_value_does_not_change(value: Point | Roomy) -> None:
     assert value.x == 1
 
 
-@pytest.mark.parametrize("value", [Point(1), Roomy(1)])
-def test_a_changed_value_is_another_one(value: Point | Roomy) -> None:
+@pytest.mark.parametrize("value", [Point(1), Roomy(1), Common(1)])
+def test_a_changed_value_is_another_one(value: Point | Roomy | Common) -> None:
     other = changed(value, x=5)
     assert (value.x, other.x) == (1, 5) and type(other) is type(value)
     assert attrs.evolve(value, x=5) == other
     with pytest.raises(TypeError, match="no field"):
         changed(value, z=1)
+
+
+def test_the_changer_of_a_class_changes_its_values() -> None:
+    change = changer(Roomy)
+    value = Roomy(1, seen=3)
+    assert (change(value, x=5).x, change(value, x=5).seen, value.x) == (5, 3, 1)
+    with pytest.raises(TypeError, match="no field"):
+        change(value, z=1)
 
 
 def test_values_can_be_matched_by_position() -> None:

@@ -29,7 +29,7 @@ class CallPhase(Enum):
     ENDED = "ended"
 
 
-@frozen
+@frozen(frequent=True)
 class Preparation:
     """What registry, repair, policy and hooks said of one requested call, before anything ran."""
 
@@ -46,7 +46,7 @@ class Preparation:
     content: Json = None
 
 
-@frozen
+@frozen(frequent=True)
 class Call:
     """A call of the current step."""
 
@@ -62,14 +62,7 @@ class Call:
 
 
 def answer(call: ToolCall, outcome: Outcome, content: Json, images: tuple[Media, ...] = ()) -> ToolAnswer:
-    return ToolAnswer(
-        call_id=call.id,
-        name=call.name,
-        outcome=outcome,
-        content=content,
-        images=images,
-        provider_id=call.provider_id,
-    )
+    return ToolAnswer(call.id, call.name, outcome, content, images, call.provider_id)
 
 
 def startable(calls: tuple[Call, ...], limit: int) -> tuple[Call, ...]:

@@ -71,7 +71,7 @@ class NoteBudget:
     turn: int | None = None
 
 
-@frozen
+@frozen(frequent=True)
 class DeliverReply:
     turn: int
     step: int
@@ -110,7 +110,7 @@ class DeliverSummary:
     fault: Fault | None = None
 
 
-@frozen
+@frozen(frequent=True)
 class DeliverResult:
     call: CallId
     outcome: Outcome

@@ -8,13 +8,14 @@ from trouper.core.commands import Compact, DeliverSummary
 from trouper.core.decision import Decision
 from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked
 from trouper.core.messages import NO_USAGE, Message
-from trouper.core.session import Phase, Turn
+from trouper.core.session import Phase
+from trouper.core.settings import TurnOptions
 
 
-def make_room(decision: Decision, turn: Turn) -> bool:
+def make_room(decision: Decision, options: TurnOptions) -> bool:
     """True if the step has to wait for a summary (L26-L29)."""
-    policy = turn.options.compaction
-    limit = compaction.limit(policy, turn.options.window)
+    policy = options.compaction
+    limit = compaction.limit(policy, options.window)
     if limit is None or decision.state.tokens <= limit:
         return False
     mask(decision, policy.mask_after_turns, policy.mask_min_saving)

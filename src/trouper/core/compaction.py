@@ -30,9 +30,10 @@ If the conversation starts with an earlier hand-over, carry over what still hold
 def limit(policy: Compaction, window: int | None) -> int | None:
     """The number of tokens past which a history is compacted; `None` when compaction is off (L26)."""
     known = policy.window if policy.window is not None else window
-    by_share = int(known * policy.share) if known is not None and policy.share is not None else None
-    caps = [cap for cap in (by_share, policy.threshold) if cap is not None]
-    return min(caps) if caps else None
+    if known is None or policy.share is None:
+        return policy.threshold
+    by_share = int(known * policy.share)
+    return by_share if policy.threshold is None else min(by_share, policy.threshold)
 
 
 def anchored(history: History, reported: int | None, estimated_then: int) -> int:

@@ -63,7 +63,7 @@ class InputsTaken:
     turn: int
 
 
-@frozen
+@frozen(frequent=True)
 class StepStarted:
     """The model is asked: one request and what follows from its reply."""
 
@@ -93,7 +93,7 @@ class ModelProgressed:
     thinking: str = ""
 
 
-@frozen
+@frozen(frequent=True)
 class ModelReplied:
     """A whole reply. Its calls are part of the history from here on."""
 
@@ -155,7 +155,7 @@ class CallHeld:
     call: CallId
 
 
-@frozen
+@frozen(frequent=True)
 class CallStarted:
     """The intent: durable before the tool runs (I2)."""
 
@@ -164,7 +164,7 @@ class CallStarted:
     attempt: int = 1
 
 
-@frozen
+@frozen(frequent=True)
 class CallEnded:
     """The one outcome of a call (I1), as the model is told it."""
 
@@ -189,7 +189,7 @@ class CallWasLate:
     outcome: Outcome
 
 
-@frozen
+@frozen(frequent=True)
 class ToolsSettled:
     """Every call of the step has its outcome: the answers enter the history, in declared order (L7)."""
 

@@ -39,6 +39,11 @@ class Growing(Sequence[T_co]):
         longer._store = store
         return longer
 
+    @property
+    def last(self) -> T_co | None:
+        """The last item, if there is one."""
+        return self._store[self._length - 1] if self._length else None
+
     def starts_with(self, other: Sequence[Any]) -> bool:
         """Whether the very items of `other` are the first ones here; at once, if this one grew from it."""
         count = len(other)

@@ -19,7 +19,7 @@ from trouper.core.values import changed, frozen
 LOST_OUTCOME = "No outcome of this call was recorded: it may or may not have done its work."
 
 
-@frozen
+@frozen(frequent=True)
 class History:
     messages: Growing[Message] = field(factory=Growing)
     #: Estimated tokens of all messages.
@@ -28,11 +28,9 @@ class History:
     sound: bool = True
 
     def append(self, message: Message) -> History:
-        return History(
-            messages=self.messages.grown(message),
-            tokens=self.tokens + estimate_message(message),
-            sound=self.sound and _may_follow(self.messages[-1] if self.messages else None, message),
-        )
+        messages = self.messages
+        sound = self.sound and _may_follow(messages.last, message)
+        return History(messages.grown(message), self.tokens + estimate_message(message), sound)
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> History:
@@ -44,7 +42,8 @@ class History:
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
         """The calls of the last message, which nobody has answered yet."""
-        return self.messages[-1].calls if self.messages and self.messages[-1].role == "assistant" else ()
+        last = self.messages.last
+        return last.calls if last is not None and last.role == "assistant" else ()
 
     @property
     def ready(self) -> bool:
@@ -74,7 +73,7 @@ def _answer_in_order(parts: tuple[Part, ...], calls: tuple[ToolCall, ...]) -> bo
 
 def _sendable(message: Message) -> bool:
     """Providers refuse an assistant message that holds nothing but thinking."""
-    return any(not isinstance(part, Thinking) for part in message.parts)
+    return not set(map(type, message.parts)) <= {Thinking}
 
 
 def problems(messages: Iterable[Message]) -> list[str]:

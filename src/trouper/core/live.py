@@ -9,7 +9,7 @@ from trouper.core.messages import Json
 from trouper.core.values import frozen
 
 
-@frozen
+@frozen(frequent=True)
 class TextDelta:
     """A piece of the reply, exactly as the provider sent it. All pieces of a step share one message id (L4)."""
 

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
-from attrs import frozen
-
 from trouper.core.ids import CallId
+from trouper.core.values import frozen
 
 #: Whatever `json` can write: null, booleans, numbers, text, lists, and objects with text keys.
 Json: TypeAlias = Any
@@ -29,7 +28,7 @@ class Opaque:
     data: Mapping[str, Json]
 
 
-@frozen
+@frozen(frequent=True)
 class Text:
     """What the user wrote, or the model said."""
 
@@ -46,7 +45,7 @@ class Thinking:
     opaque: Opaque | None = None
 
 
-@frozen
+@frozen(frequent=True)
 class ToolCall:
     """A call that the model asks for."""
 
@@ -93,7 +92,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-@frozen
+@frozen(frequent=True)
 class ToolAnswer:
     """What the model is told of one call."""
 
@@ -119,7 +118,7 @@ Role: TypeAlias = Literal["user", "assistant", "tool"]
 Kind: TypeAlias = Literal["normal", "cut_short", "summary", "note", "notification"]
 
 
-@frozen
+@frozen(frequent=True)
 class Message:
     """One message of the history: who, and its parts in order."""
 
@@ -153,7 +152,7 @@ class ToolSpec:
     parameters: Mapping[str, Json]
 
 
-@frozen
+@frozen(frequent=True)
 class Usage:
     """Tokens of one or more model calls. `None`: the provider never reported any, which is not the same as 0 (L24)."""
 

@@ -16,7 +16,7 @@ from trouper.core.task_record import Task
 from trouper.core.values import frozen
 
 
-@frozen
+@frozen(frequent=True)
 class CallModel:
     turn: int
     step: int
@@ -32,7 +32,7 @@ class TakeQueued:
     """Input that was accepted, and that no turn has taken in: it gets one of its own (I26)."""
 
 
-@frozen
+@frozen(frequent=True)
 class RunCall:
     call: Call
 

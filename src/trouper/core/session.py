@@ -57,7 +57,7 @@ from trouper.core.schedule import ScheduleEvent, Schedules
 from trouper.core.settings import TurnOptions
 from trouper.core.task_events import TaskEvent
 from trouper.core.task_record import Tasks
-from trouper.core.values import changed, frozen
+from trouper.core.values import changed, changer, frozen
 
 #: What a warning is about, if it is the time of a turn; all the others are about a whole session or runtime.
 WALL_TIME = "wall_s"
@@ -132,7 +132,7 @@ class Input:
     message: Message
 
 
-@frozen
+@frozen(frequent=True)
 class Spent:
     """What a session has used so far, all turns together (L24, L25)."""
 
@@ -234,6 +234,8 @@ class State:
         return compaction.anchored(self.history, self.reported, self.estimated_then)
 
 
+_turn_with, _state_with = changer(Turn), changer(State)
+
 Event: TypeAlias = TurnEvent | TaskEvent | NotificationEvent | ScheduleEvent
 
 
@@ -247,39 +249,39 @@ def evolve(state: State, event: Event) -> State:
     if state.phase is Phase.NEW or state.phase is Phase.CLOSED:
         raise InternalError(f"{kind.__name__} in a session that is {state.phase.value!r}; please report this journal")
     name, evolve_part = _PARTS[kind]
-    return changed(state, **{name: evolve_part(getattr(state, name), event)})
+    return _state_with(state, **{name: evolve_part(getattr(state, name), event)})
 
 
 def _opened(state: State, event: SessionOpened, phase: Phase) -> State:
-    return changed(state, session=event.session, phase=phase, system=event.system)
+    return _state_with(state, session=event.session, phase=phase, system=event.system)
 
 
 def _configured(state: State, event: SessionConfigured, phase: Phase) -> State:
-    return changed(state, phase=phase, system=event.system)
+    return _state_with(state, phase=phase, system=event.system)
 
 
 def _received(state: State, event: InputReceived, phase: Phase) -> State:
     parts: tuple[Part, ...] = event.attachments
     if event.text or not parts:
         parts = (Text(event.text), *parts)
-    return changed(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))), held=False)
+    return _state_with(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))), held=False)
 
 
 def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
     turn = Turn(number=event.turn, started_at=event.at, options=event.options, deadline_at=event.deadline_at)
-    return changed(_with_queue_taken(state), phase=phase, turns=event.turn, turn=turn, carrying=event.carrying)
+    return _state_with(_with_queue_taken(state), phase=phase, turns=event.turn, turn=turn, carrying=event.carrying)
 
 
 def _inputs_taken(state: State, event: InputsTaken, phase: Phase) -> State:
     # New words from the user are progress: whatever repeated before starts anew.
-    return changed(_with_queue_taken(state), phase=phase, turn=changed(state.in_turn, repeats=0))
+    return _state_with(_with_queue_taken(state), phase=phase, turn=_turn_with(state.in_turn, repeats=0))
 
 
 def _with_queue_taken(state: State) -> State:
     history = state.history
     for waiting in state.queue:
         history = history.append(waiting.message)
-    return changed(state, history=history, queue=())
+    return _state_with(state, history=history, queue=())
 
 
 def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
@@ -287,55 +289,58 @@ def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
     spent = state.spent
     if event.step != turn.step:
         spent = Spent(spent.usage, spent.compaction, spent.steps + 1, spent.tool_calls)
-    turn = changed(
+    turn = _turn_with(
         turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="", progressed=False
     )
-    return changed(state, phase=phase, turn=turn, spent=spent)
+    return _state_with(state, phase=phase, turn=turn, spent=spent)
 
 
 def _progressed(state: State, event: ModelProgressed, phase: Phase) -> State:
     turn = state.in_turn
-    turn = changed(
+    turn = _turn_with(
         turn,
         draft_text=turn.draft_text + event.text,
         draft_thinking=turn.draft_thinking + event.thinking,
         progressed=True,
     )
-    return changed(state, phase=phase, turn=turn)
+    return _state_with(state, phase=phase, turn=turn)
 
 
 def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
-    turn = state.in_turn
-    calls = event.message.calls
+    turn, history, spent, usage = state.in_turn, state.history, state.spent, event.usage
+    message = event.message
+    calls = message.calls
     reported, then = state.reported, state.estimated_then
-    if event.usage.input is not None:
+    if usage.input is not None:
         # What was sent is the history before this reply.
-        reported, then = event.usage.input, state.history.tokens
-    history = state.history.append(event.message) if _worth_keeping(event.message) else state.history
-    turn = changed(
+        reported, then = usage.input, history.tokens
+    if calls or _worth_keeping(message):
+        history = history.append(message)
+    turn = _turn_with(
         turn,
-        usage=turn.usage + event.usage,
-        text=event.message.text,
-        calls=tuple(Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)),
+        usage=turn.usage + usage,
+        text=message.text,
+        calls=tuple([Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)]),
         draft_text="",
         draft_thinking="",
     )
-    spent = state.spent
-    spent = Spent(spent.usage + event.usage, spent.compaction, spent.steps, spent.tool_calls + len(calls))
-    return changed(state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then)
+    spent = Spent(spent.usage + usage, spent.compaction, spent.steps, spent.tool_calls + len(calls))
+    return _state_with(
+        state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then
+    )
 
 
 def _failed(state: State, event: ModelFailed, phase: Phase) -> State:
     turn = state.in_turn
     text = event.partial.text if event.partial is not None else ""
-    turn = changed(turn, usage=turn.usage + event.usage, text=text or turn.text, draft_text="", draft_thinking="")
+    turn = _turn_with(turn, usage=turn.usage + event.usage, text=text or turn.text, draft_text="", draft_thinking="")
     spent = changed(state.spent, usage=state.spent.usage + event.usage)
-    return changed(state, phase=phase, turn=turn, spent=spent, history=_with_partial(state.history, event.partial))
+    return _state_with(state, phase=phase, turn=turn, spent=spent, history=_with_partial(state.history, event.partial))
 
 
 def _approval_requested(state: State, event: ApprovalRequested, phase: Phase) -> State:
     state = _with_call(state, event.call, phase, CallPhase.ASKING)
-    return changed(state, approvals=(*state.approvals, (event.call, event.expires_at)))
+    return _state_with(state, approvals=(*state.approvals, (event.call, event.expires_at)))
 
 
 def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
@@ -350,10 +355,10 @@ def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
     if event.always:
         name = next(call.request.name for call in turn.calls if call.id == event.call)
         always = tuple(sorted({*always, name}))
-    return changed(
+    return _state_with(
         state,
         phase=phase,
-        turn=changed(turn, calls=calls),
+        turn=_turn_with(turn, calls=calls),
         always=always,
         approvals=tuple(pair for pair in state.approvals if pair[0] != event.call),
     )
@@ -373,7 +378,7 @@ def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
             for call in turn.calls
         ]
     )
-    return changed(state, phase=phase, turn=changed(turn, calls=calls))
+    return _state_with(state, phase=phase, turn=_turn_with(turn, calls=calls))
 
 
 def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
@@ -395,13 +400,13 @@ def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
     approvals = state.approvals
     if approvals:
         approvals = tuple(pair for pair in approvals if pair[0] != event.call)
-    return changed(state, phase=phase, turn=changed(turn, calls=calls), approvals=approvals)
+    return _state_with(state, phase=phase, turn=_turn_with(turn, calls=calls), approvals=approvals)
 
 
 def _with_call(state: State, call_id: CallId, phase: Phase, call_phase: CallPhase) -> State:
     turn = state.in_turn
     calls = tuple(changed(call, phase=call_phase) if call.id == call_id else call for call in turn.calls)
-    return changed(state, phase=phase, turn=changed(turn, calls=calls))
+    return _state_with(state, phase=phase, turn=_turn_with(turn, calls=calls))
 
 
 def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
@@ -417,8 +422,8 @@ def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
         seen.append((call.request.name, call.request.arguments, call.answer.content))
     fingerprint = tuple(seen)
     repeats = turn.repeats + 1 if fingerprint == turn.fingerprint else 1
-    turn = changed(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
-    return changed(state, phase=phase, turn=turn, history=state.history.append(Message("tool", tuple(answers))))
+    turn = _turn_with(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
+    return _state_with(state, phase=phase, turn=turn, history=state.history.append(Message("tool", tuple(answers))))
 
 
 def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:
@@ -426,7 +431,7 @@ def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:
         f"(Note: the same tool call has now given the same result {event.repeats} times in a row. Repeating it will not help: "
         "use what you have, try something else, or tell the user what is in the way.)"
     )
-    return changed(state, phase=phase, history=state.history.append(Message("user", (Text(text),), "note")))
+    return _state_with(state, phase=phase, history=state.history.append(Message("user", (Text(text),), "note")))
 
 
 def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
@@ -434,43 +439,43 @@ def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
         f"(Your reply does not follow the required JSON Schema: {event.problem}\n"
         "Reply again with nothing but JSON that follows it.)"
     )
-    return changed(
+    return _state_with(
         state,
         phase=phase,
         history=state.history.append(Message("user", (Text(text),), "note")),
-        turn=changed(state.in_turn, corrected=True),
+        turn=_turn_with(state.in_turn, corrected=True),
     )
 
 
 def _budget_warned(state: State, event: BudgetWarned, phase: Phase) -> State:
     if event.what == WALL_TIME:
-        return changed(state, phase=phase, turn=changed(state.in_turn, time_warned=True))
-    return changed(state, phase=phase, warned=(*state.warned, event.what))
+        return _state_with(state, phase=phase, turn=_turn_with(state.in_turn, time_warned=True))
+    return _state_with(state, phase=phase, warned=(*state.warned, event.what))
 
 
 def _masked(state: State, event: HistoryMasked, phase: Phase) -> State:
     messages, saved = compaction.mask(state.history.messages, event.before)
     history = changed(state.history, messages=Growing(messages), tokens=state.history.tokens - saved)
-    return changed(state, phase=phase, history=history)
+    return _state_with(state, phase=phase, history=history)
 
 
 def _compaction_started(state: State, event: CompactionStarted, phase: Phase) -> State:
     turn = state.turn
     if turn is not None and event.forced:
-        turn = changed(turn, forced=True)
-    return changed(state, phase=phase, compacting=event, turn=turn)
+        turn = _turn_with(turn, forced=True)
+    return _state_with(state, phase=phase, compacting=event, turn=turn)
 
 
 def _compaction_ended(state: State, event: CompactionEnded, phase: Phase) -> State:
     turn = state.turn
     if turn is not None:
-        turn = changed(turn, usage=turn.usage + event.usage, compaction=turn.compaction + event.usage)
+        turn = _turn_with(turn, usage=turn.usage + event.usage, compaction=turn.compaction + event.usage)
     spent = changed(state.spent, usage=state.spent.usage + event.usage, compaction=state.spent.compaction + event.usage)
-    state = changed(state, phase=phase, compacting=None, turn=turn, spent=spent)
+    state = _state_with(state, phase=phase, compacting=None, turn=turn, spent=spent)
     if event.summary is None:
         return state
     history = compaction.installed(state.history, event.split, event.summary)
-    return changed(state, history=history, reported=None, estimated_then=0)
+    return _state_with(state, history=history, reported=None, estimated_then=0)
 
 
 def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
@@ -486,7 +491,7 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         detail=event.detail,
         compaction=turn.compaction,
     )
-    return changed(
+    return _state_with(
         state,
         phase=phase,
         turn=None,
@@ -506,7 +511,7 @@ def _with_usage(spent: Spent, usage: Usage) -> Spent:
 
 
 def _closed(state: State, event: SessionClosed, phase: Phase) -> State:
-    return changed(state, phase=phase, queue=())
+    return _state_with(state, phase=phase, queue=())
 
 
 def _unchanged(state: State, event: TurnEvent, phase: Phase) -> State:

@@ -29,7 +29,7 @@ from trouper.core.events import (
 )
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import Fault, Media, Message, ProviderPart
-from trouper.core.session import Phase, State
+from trouper.core.session import Phase, State, Turn
 from trouper.core.settings import WARN_SHARE, TurnOptions
 
 
@@ -54,7 +54,7 @@ def next_step(decision: Decision, at: float) -> None:
         ended(decision, TurnEnded(turn.number, "max_steps", at))
         return
     _take_inputs(decision)
-    if _spent_out(decision, at) or compacting.make_room(decision, decision.state.in_turn):
+    if _spent_out(decision, turn, at) or compacting.make_room(decision, turn.options):
         return
     decision.emit(StepStarted(turn.number, turn.step + 1, at))
 
@@ -64,12 +64,12 @@ def _take_inputs(decision: Decision) -> None:
         decision.emit(InputsTaken(decision.state.in_turn.number))
 
 
-def _spent_out(decision: Decision, at: float) -> bool:
+def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
     """Warns at 80 % of each cap, once; ends the turn when one is spent (L25)."""
-    turn = decision.state.in_turn
-    options, spent = turn.options, decision.state.spent
+    options = turn.options
     if options.token_cap is None and options.step_cap is None and options.call_cap is None:
         return False
+    spent = decision.state.spent
     for what, used, cap in (
         ("tokens", spent.usage.total or 0, options.token_cap),
         ("steps", spent.steps, options.step_cap),
@@ -113,18 +113,18 @@ def take_reply(decision: Decision, command: DeliverReply) -> None:
             mismatch=command.mismatch,
         )
     )
-    if decision.state.in_turn.calls:
-        _open_calls(decision, command)
+    calls = decision.state.in_turn.calls
+    if calls:
+        _open_calls(decision, command, calls)
     else:
         _finish_or_go_on(decision, command)
 
 
-def _open_calls(decision: Decision, command: DeliverReply) -> None:
-    for call in decision.state.in_turn.calls:
-        prepared = call.preparation
-        if prepared.notes:
-            decision.emit(ArgumentsRepaired(call.id, prepared.notes))
-    for call in decision.state.in_turn.calls:
+def _open_calls(decision: Decision, command: DeliverReply, calls: tuple[Call, ...]) -> None:
+    for call in calls:
+        if call.preparation.notes:
+            decision.emit(ArgumentsRepaired(call.id, call.preparation.notes))
+    for call in calls:
         prepared = call.preparation
         match prepared.verdict:
             case "refuse":
@@ -195,7 +195,7 @@ def take_summary(decision: Decision, command: DeliverSummary) -> None:
         return
     if not started.forced:
         _take_inputs(decision)
-        if not _spent_out(decision, command.at):
+        if not _spent_out(decision, turn, command.at):
             decision.emit(StepStarted(turn.number, turn.step + 1, command.at))
     elif decision.state.history.tokens < before.history.tokens or before.tokens < started.tokens_before:
         # Shorter by a summary, or by the old results that were masked when it began.
@@ -256,12 +256,11 @@ def take_result(decision: Decision, command: DeliverResult) -> None:
 def go_on_with_calls(decision: Decision, at: float) -> None:
     """Start what may start; when every call has its outcome, settle, look for loops, and go on."""
     turn = decision.state.in_turn
-    open_left = False
     for call in startable(turn.calls, turn.options.parallel_calls):
-        decision.emit(CallStarted(call.id, at, call.attempt + 1))
-        open_left = True
-    if open_left or any(call.phase is not CallPhase.ENDED for call in turn.calls):
-        return
+        decision.emit(CallStarted(call.request.id, at, call.attempt + 1))
+    for call in turn.calls:
+        if call.phase is not CallPhase.ENDED:
+            return
     decision.emit(ToolsSettled(turn.number, turn.step))
     turn = decision.state.in_turn
     options = turn.options

@@ -26,9 +26,12 @@ def estimate_json(value: Json) -> int:
         case str():
             return estimate_text(value)
         case dict():
-            return sum(estimate_text(str(key)) + 1 + estimate_json(inner) for key, inner in value.items())
+            total = len(value)
+            for key, inner in value.items():
+                total += estimate_text(str(key)) + estimate_json(inner)
+            return total
         case list() | tuple():
-            return sum(1 + estimate_json(inner) for inner in value)
+            return len(value) + sum(map(estimate_json, value))
         case _:
             return 1
 

@@ -3,8 +3,12 @@
 `frozen` is that of attrs, but for `__repr__`, `__eq__` and `__hash__`, which all classes share. There are hundreds of them; to write and compile those three
 for each takes a third of the time in which a program starts, and made once they are as fast.
 
+Of those that are made again and again, `__init__` is our own, too. That of attrs has to get around the `__setattr__` that forbids changes, with a call for
+each field. Here a new value is of another class while its fields are set, its *twin*, which has the same slots and forbids nothing: so they are plain
+assignments, and a value of a dozen fields is made in half the time.
+
 `attrs.evolve` looks up a class's fields anew on every call, which is most of what a fold would do. `changed` does the same with one
-function per class, made on first use. The two values that every event changes (a session's state and its turn) have no slots, so that one dictionary copied
+function per class, made on first use, and `changer` hands out that function. The two values that every event changes (a session's state and its turn) have no slots, so that one dictionary copied
 whole takes the place of two dozen assignments.
 """
 
@@ -23,24 +27,69 @@ C = TypeVar("C", bound=type)
 @overload
 def frozen(cls: C, /) -> C: ...
 @overload
-def frozen(*, slots: bool = True) -> Callable[[C], C]: ...
+def frozen(*, slots: bool = True, frequent: bool = False) -> Callable[[C], C]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(attrs.field,))
-def frozen(cls: Any = None, /, *, slots: bool = True) -> Any:
-    """An attrs class whose instances do not change. Equal to another of the same class with equal fields."""
+def frozen(cls: Any = None, /, *, slots: bool = True, frequent: bool = False) -> Any:
+    """An attrs class whose instances do not change. Equal to another of the same class with equal fields.
+
+    `frequent`: some are made in every step of every turn. Its fields are taken as they are given, and nothing refers to it weakly.
+    """
     if cls is None:
-        return lambda cls: _frozen(cls, slots)
-    return _frozen(cls, slots)
+        return lambda cls: _frozen(cls, slots, frequent)
+    return _frozen(cls, slots, frequent)
 
 
-def _frozen(cls: type, slots: bool) -> type:
+def _frozen(cls: type, slots: bool, frequent: bool) -> type:
     own = cls.__dict__
     shared = {name: method for name, method in _SHARED.items() if name not in own}
-    made: Any = attrs.frozen(cls, slots=slots, repr=False, eq=False)
+    made: Any
+    if frequent:
+        # Without a place for weak references: a class that has one does not take a twin.
+        made = attrs.frozen(cls, repr=False, eq=False, init=False, weakref_slot=False)
+        made.__init__ = _initialiser(made)
+    else:
+        made = attrs.frozen(cls, slots=slots, repr=False, eq=False)
     compared = [field.name for field in attrs.fields(made) if field.eq]
     made.__compared__ = attrgetter(*compared) if compared else _nothing
     for name, method in shared.items():
         setattr(made, name, method)
     return made  # type: ignore[no-any-return]
+
+
+def _initialiser(cls: Any) -> Callable[..., None]:
+    fields = attrs.fields(cls)
+    twin = type(cls.__name__, (), {"__slots__": cls.__slots__})
+    namespace: dict[str, Any] = {"_cls": cls, "_twin": twin, "_become": _become, "_put": object.__setattr__}
+    parameters, made, assigned, put = ["self"], [], [], []
+    for field in fields:
+        name, default = field.name, field.default
+        assert not (field.validator or field.converter or field.kw_only), f"{name!r} of {cls.__name__!r} is not plain"
+        parameters.append(name if default is attrs.NOTHING else f"{name}=_default_{name}")
+        namespace[f"_default_{name}"] = default
+        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+            made.append(f"    if {name} is _default_{name}: {name} = _default_{name}.factory()")
+        assigned.append(f"    self.{name} = {name}")
+        put.append(f"        _put(self, '{name}', {name})")
+    lines = [
+        f"def __init__({', '.join(parameters)}):",
+        *made,
+        # A class that is derived from this one may have other slots.
+        "    if self.__class__ is not _cls:",
+        *put,
+        "        return",
+        "    _become(self, _twin)",
+        *assigned,
+        "    self.__class__ = _cls",
+    ]
+    exec("\n".join(lines), namespace)
+    initialiser: Callable[..., None] = namespace["__init__"]
+    initialiser.__qualname__ = f"{cls.__qualname__}.__init__"
+    initialiser.__annotations__ = {field.name: field.type for field in fields} | {"return": None}
+    return initialiser
+
+
+#: Gives a value another class, also if its own forbids changes.
+_become = object.__dict__["__class__"].__set__
 
 
 def _nothing(_: object) -> tuple[()]:
@@ -78,18 +127,24 @@ def changed(value: V, **changes: Any) -> V:
     return made
 
 
-def _unslotted(cls: type) -> Callable[[Any, dict[str, Any]], Any]:
-    new, put, count = object.__new__, object.__setattr__, len(attrs.fields(cls))
+def changer(cls: type[V]) -> Callable[..., V]:
+    """`changed` for one class without slots, with nothing to look up: for what every event changes."""
+    new, count, set_fields = object.__new__, len(attrs.fields(cls)), cls.__dict__["__dict__"].__set__  # type: ignore[arg-type]
 
-    def make(old: Any, changes: dict[str, Any]) -> Any:
-        made: Any = new(cls)
-        fields = old.__dict__ | changes
+    def change(value: V, /, **changes: Any) -> V:
+        fields = value.__dict__ | changes
         if len(fields) != count:
-            raise TypeError(f"{cls.__name__} has no field {sorted(changes.keys() - old.__dict__.keys())}")
-        put(made, "__dict__", fields)
+            raise TypeError(f"{cls.__name__} has no field {sorted(changes.keys() - value.__dict__.keys())}")
+        made = new(cls)
+        set_fields(made, fields)
         return made
 
-    return make
+    return change
+
+
+def _unslotted(cls: type) -> Callable[[Any, dict[str, Any]], Any]:
+    change: Callable[..., Any] = changer(cls)
+    return lambda value, changes: change(value, **changes)
 
 
 def _slotted(cls: type) -> Callable[[Any, dict[str, Any]], Any]:
