@@ -119,7 +119,22 @@ _AT_A_DASH = (
 )
 _QUICK = (re.compile(_AT_A_LINE), re.compile(_AT_A_DASH))
 _QUICK_BYTES = (re.compile(_AT_A_LINE.encode()), re.compile(_AT_A_DASH.encode()))
-_RARE_BYTES = tuple(beginning.encode() for beginning in _RARE)
+
+
+#: Characters that are in most records anyhow: to look for one of them tells nothing.
+_COMMON = frozenset(' "{}[]:,._0123456789acdeghilmnoprstuvyCEMRST')
+#: A byte, and what cannot be in a text without it; what has no rare byte stands for itself.
+Needles = tuple[tuple[bytes, tuple[bytes, ...]], ...]
+
+
+def _needles(words: Iterable[str]) -> Needles:
+    """What to look for, by a rare character that all of a group have in them. Most records have none of these, and a single
+    character is looked for in a third of the time that a word takes."""
+    groups: dict[str, list[bytes]] = {}
+    for word in words:
+        rare = set(word) - _COMMON
+        groups.setdefault(min(rare) if rare else word, []).append(word.encode())
+    return tuple((sign.encode(), tuple(group)) for sign, group in groups.items())
 
 
 class Redactor:
@@ -130,7 +145,7 @@ class Redactor:
         # Longest first: one may be part of another.
         self._forms: tuple[str, ...] = ()
         #: What to look for in ASCII JSON: the forms as they stand there, and the beginnings of keys.
-        self._needles = _RARE_BYTES
+        self._needles = _needles(_RARE)
         #: Known values of several words, which may come one word at a time.
         self._phrases: tuple[str, ...] = ()
         self.learn(*known)
@@ -158,7 +173,7 @@ class Redactor:
         self._phrases = (*self._phrases, *sorted(value for value in new if value.split() != [value]))
         self._values |= new
         self._forms = tuple(sorted(forms, key=len, reverse=True))
-        self._needles = (*(json.dumps(form)[1:-1].encode() for form in self._forms), *_RARE_BYTES)
+        self._needles = _needles([*(json.dumps(form)[1:-1] for form in self._forms), *_RARE])
 
     def text(self, text: str) -> str:
         """Plain text; `text` itself if there is nothing to cut."""
@@ -233,11 +248,14 @@ class Redactor:
 
     def _may_hold(self, data: bytes) -> bool:
         # `find`, not `in`: to look for bytes in bytes, `in` first tries a number, and pays for the exception.
-        for needle in self._needles:
-            if data.find(needle) >= 0:
-                return True
+        find = data.find
+        for sign, needles in self._needles:
+            if find(sign) >= 0:
+                for needle in needles:
+                    if find(needle) >= 0:
+                        return True
         line, dash = _QUICK_BYTES
-        return line.search(data) is not None or dash.search(data) is not None
+        return line.search(data) is not None or (find(b"-") >= 0 and dash.search(data) is not None)
 
     def settled(self, text: str, paused: bool = False) -> int:
         """How much of a text that goes on may be written down by itself: up to the last whole word that is not a part of a secret so far.
