@@ -36,7 +36,7 @@ from trouper.core.schedule import ScheduleCommand, ScheduledMessage, ScheduledRu
 from trouper.core.task_events import TaskCommand, TaskEvent
 from trouper.core.values import changed, frozen
 from trouper.reading import Reader, class_reader, tuple_reader
-from trouper.writing import Writer, class_writer, tuple_writer
+from trouper.writing import TaggedWriters, Writer, class_writer, tuple_writer
 
 VERSION = 1
 
@@ -45,7 +45,7 @@ class UndecodableRecord(WorldError):
     """A record that this version cannot read: of a newer format, or not written by Trouper."""
 
 
-@frozen
+@frozen(frequent=True)
 class Record:
     """One decision of one session."""
 
@@ -95,16 +95,8 @@ _converter.register_structure_hook_factory(attrs.has, lambda cls: class_reader(c
 def _register_tagged(union: Any, tag: str) -> None:
     """Members of `union` carry their class's name under `tag`."""
     members: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(union)}
-    writers: dict[type, Writer] = {}
+    writers = TaggedWriters(_converter, tag)
     readers: dict[str, Reader] = {}
-
-    def unstructure(value: Any) -> dict[str, Any]:
-        cls = type(value)
-        writer = writers.get(cls)
-        if writer is None:
-            writer = writers[cls] = class_writer(cls, _converter, tag=tag)
-        written: dict[str, Any] = writer(value)
-        return written
 
     def structure(value: Mapping[str, Any], _: Any) -> Any:
         name = value[tag]
@@ -117,7 +109,7 @@ def _register_tagged(union: Any, tag: str) -> None:
             reader = readers[name] = class_reader(members[name], _converter)
         return reader(value)
 
-    _converter.register_unstructure_hook(union, unstructure)
+    _converter.register_unstructure_hook(union, writers.write)
     _converter.register_structure_hook(union, structure)
 
 
@@ -173,17 +165,12 @@ def vocabulary() -> frozenset[str]:
     return frozenset(words)
 
 
-_event_writers: dict[type, Writer] = {}
+_event_writers = TaggedWriters(_converter, "type")
 _event_readers: dict[str, Reader] = {}
 
 
 def event_to_json(event: Any) -> dict[str, Json]:
-    cls = type(event)
-    writer = _event_writers.get(cls)
-    if writer is None:
-        writer = _event_writers[cls] = class_writer(cls, _converter, tag="type")
-    written: dict[str, Json] = writer(event)
-    return written
+    return _event_writers.write(event)
 
 
 def event_from_json(value: Mapping[str, Json]) -> Any:
@@ -246,18 +233,22 @@ def encode(record: Record, *, exact: bool = False) -> tuple[bytes, bytes]:
 
     With `exact`, raises `Inexact` if reading it again would give something else; see `sanitised`.
     """
-    cause = record.cause
-    head = (
-        f'{{"v":{VERSION},"type":"{type(cause).__name__}","id":"{record.id}","session":"{record.session}",'
-        f'"n":{record.n},"epoch":{record.epoch},"at":{record.at!r}'
-    )
-    return head.encode("ascii"), dumps(_body(record), exact=exact)
+    head = {
+        "v": VERSION,
+        "type": type(record.cause).__name__,
+        "id": record.id,
+        "session": record.session,
+        "n": record.n,
+        "epoch": record.epoch,
+        "at": record.at,
+    }
+    return orjson.dumps(head)[:-1], dumps(_body(record), exact=exact)
 
 
 def _body(record: Record) -> dict[str, Json]:
     return {
         "cause": _cause_to_json(record.cause, record.events[0]),
-        "events": [event_to_json(event) for event in record.events],
+        "events": [_event_writers[type(event)](event) for event in record.events],
     }
 
 

@@ -54,6 +54,22 @@ def class_writer(cls: type, converter: Converter, *, tag: str = "", repeated: Co
     return writer
 
 
+class TaggedWriters(dict[type, Writer]):
+    """The writers of classes that have to be told apart by a tag, each made when it is first looked up."""
+
+    def __init__(self, converter: Converter, tag: str) -> None:
+        self._converter = converter
+        self._tag = tag
+
+    def __missing__(self, cls: type) -> Writer:
+        writer = self[cls] = class_writer(cls, self._converter, tag=self._tag)
+        return writer
+
+    def write(self, value: Any) -> dict[str, Any]:
+        written: dict[str, Any] = self[type(value)](value)
+        return written
+
+
 def tuple_writer(kind: Any, converter: Converter) -> Writer:
     """Writes a `tuple[X, ...]`, or any other sequence of one kind, as an array."""
     names: dict[str, Any] = {}
@@ -78,7 +94,13 @@ def _writing(source: str, kind: Any, name: str, names: dict[str, Any], converter
     if optional is not None:
         inner = _writing("y", optional, name, names, converter)
         return source if inner == "y" else f"(None if (y := {source}) is None else {inner})"
-    names[f"write_{name}"] = converter.get_unstructure_hook(kind)
+    writer = converter.get_unstructure_hook(kind)
+    tagged = getattr(writer, "__self__", None)
+    if isinstance(tagged, TaggedWriters):
+        # Looked up in place, which saves a call for each part of each message.
+        names[f"write_{name}"] = tagged
+        return f"write_{name}[type({source})]({source})"
+    names[f"write_{name}"] = writer
     return f"write_{name}({source})"
 
 
