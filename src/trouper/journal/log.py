@@ -12,7 +12,7 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 from zlib import crc32
 
@@ -50,7 +50,7 @@ _NEWLINE = ord("\n")
 RESERVE_BYTES = 4 * 1024 * 1024
 
 
-@frozen
+@frozen(frequent=True)
 class Entry:
     """One record to append: `head` is a JSON object without its closing brace, `body` a JSON value, both ASCII.
 
@@ -233,6 +233,10 @@ class Log:
             self._less_recent, self._recent = self._recent, {}
         self.last = seq = self.last + 1
         self._recent[entry.id] = seq
+        if self.level != "fsync" and entry.durable and not self._pending:
+            # Nothing waits before it, and it waits for nothing.
+            self.commit(self._frame((entry,)), sync=False)
+            return seq
         self._pending.append(entry)
         self.pending_bytes += len(head) + len(body) + 48
         if entry.durable:
@@ -252,18 +256,23 @@ class Log:
             self._pending = []
             self.pending_bytes = 0
             self.pending_durable = 0
+        return self._frame(pending)
+
+    def _frame(self, entries: Sequence[Entry]) -> Batch:
+        """Their lines, which go on where the last batch ended."""
         checksum, seq = self._checksum, self._framed
         mark = b"+" if self._synced == seq else b""
         lines: list[bytes] = []
         blobs: list[tuple[str, bytes]] = []
         streams: dict[str, None] = {}
         durable = False
-        for entry in pending:
-            payload = b"".join((entry.head, BODY_MARK, entry.body, b"}"))
+        for entry in entries:
+            head, body = entry.head, entry.body
+            payload = b"".join((head, BODY_MARK, body, b"}"))
             if len(payload) > PAYLOAD_BYTES_MAX:
-                digest = digest_of(entry.body)
-                blobs.append((digest, entry.body))
-                payload = b'%b,"blob":"%b","size":%d}' % (entry.head, digest.encode(), len(entry.body))
+                digest = digest_of(body)
+                blobs.append((digest, body))
+                payload = b'%b,"blob":"%b","size":%d}' % (head, digest.encode(), len(body))
             checksum = crc32(payload, checksum)
             seq += 1
             lines.append(b"%d %d %08x%b %b\n" % (seq, len(payload), checksum, mark, payload))
