@@ -56,35 +56,36 @@ BUGS: tuple[Bug, ...] = (
         "no-wait-for-the-disk",
         "effects and replies do not wait until their record is on the disk (I2, I15)",
         "actors/session.py",
-        "            await self.ground.writer.wait_durable(last)\n        self.state",
-        "            await trio.lowlevel.checkpoint()\n        self.state",
+        "                await self.ground.writer.wait_durable(last.seq)\n",
+        "                await trio.lowlevel.checkpoint()\n",
         (SEEDED, SIMULATED),
     ),
     Bug(
         "state-before-the-disk",
         "the state is there to be seen before its record is durable: evolve and append are swapped (I15)",
         "actors/session.py",
-        "        if durable:\n            # Shielded inside",
-        "        self.state, self.next_seq = state, seq\n        if durable:\n            # Shielded inside",
+        "            if each.durable:\n                # Shielded inside",
+        "            self.state, self.next_seq = last.state, last.record.n + len(last.record.events)\n"
+        "            if each.durable:\n                # Shielded inside",
         (SEEDED,),
     ),
     Bug(
         "intent-is-buffered",
         "a reply, and with it the intent of its calls, is written without waiting for the disk (I2, J1)",
-        "actors/session.py",
-        "        durable = kind not in _BUFFERED\n",
-        '        durable = kind not in _BUFFERED and kind.__name__ != "DeliverReply"\n',
+        "actors/recording.py",
+        "    durable = kind not in _BUFFERED\n",
+        '    durable = kind not in _BUFFERED and kind.__name__ != "DeliverReply"\n',
         (SEEDED, SIMULATED),
     ),
     Bug(
         "published-before-durable",
         "those who watch are told before the record is durable (I15)",
         "actors/session.py",
-        "                    records.append(changed(record, seq=last))\n",
-        "                    records.append(changed(record, seq=last))\n"
-        "                    for feed in self.turn_feeds:\n"
-        "                        for event in events:\n"
-        "                            feed.push(event)\n",
+        "            if each.durable:\n                # Shielded inside",
+        "            for feed in self.turn_feeds:\n"
+        "                for event in each.record.events:\n"
+        "                    feed.push(event)\n"
+        "            if each.durable:\n                # Shielded inside",
         (SEEDED,),
     ),
     Bug(
@@ -460,7 +461,7 @@ BUGS: tuple[Bug, ...] = (
         "unwanted-work-goes-on",
         "work that nobody wants any more is not stopped (I8, L21)",
         "actors/session.py",
-        "                    unwanted.stop()\n",
+        "                unwanted.stop()\n",
         "",
         (SEEDED, INTERRUPT),
     ),
@@ -630,9 +631,9 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "permits-leak",
         "a run that has ended keeps its permit (I19)",
-        "actors/session.py",
-        "                    if after.tasks is not state.tasks:\n",
-        "                    if after.tasks.active > state.tasks.active:\n",
+        "actors/recording.py",
+        "    if after.tasks is not state.tasks:\n",
+        "    if after.tasks.active > state.tasks.active:\n",
         (SEEDED,),
     ),
     Bug(

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from trouper import ConfigError, Scripted, ToolError, UsageError, open_runtime, tool
-from trouper.actors import session as session_actor
+from trouper.actors import recording
 from trouper.core.notification import NotificationsAcknowledged
 from trouper.models.scripted import call, reply, stall
 from trouper.session import SessionEnded
@@ -58,14 +58,14 @@ async def test_nobody_waits_for_a_session_that_failed_for_good(
     model = Scripted([reply("seen ", stall(5.0), "never")], exhausted="repeat")
     async with open_runtime(model=model, durability="memory") as runtime:
         session = await runtime.session("s")
-        real = session_actor.step
+        real = recording.step
 
         def step(state: Any, command: Any) -> Any:
             if type(command).__name__ in ("DeliverReply", "Recover"):
                 raise MemoryError
             return real(state, command)
 
-        monkeypatch.setattr(session_actor, "step", step)
+        monkeypatch.setattr(recording, "step", step)
         with trio.fail_after(1_000), pytest.raises(SessionEnded):
             await session.ask("x")
 

@@ -95,10 +95,12 @@ class RuntimeGround:
         self.roster.opened(session)
         return found
 
-    def recorded(self, session: str, record: codec.Record) -> None:
+    def recorded(self, record: codec.Record, seq: int) -> None:
         self.spending.count(record)
-        for feed in self.feeds:
-            feed.push(record)
+        if self.feeds:
+            numbered = changed(record, seq=seq)
+            for feed in self.feeds:
+                feed.push(numbered)
         self.snapshots.recorded()
 
     async def settle(self) -> None:

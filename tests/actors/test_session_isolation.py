@@ -9,7 +9,7 @@ import trio
 from everywhere import FINAL, ROOT, Stage, invalid_requests, the_busy_script, warm_up
 
 from trouper import Scripted, open_runtime, tool
-from trouper.actors import session as session_actor
+from trouper.actors import recording
 from trouper.journal import open_reader
 from trouper.models.scripted import call, reply
 from trouper.session import SessionEnded
@@ -20,7 +20,7 @@ from trouper.testing import CrashDisk, check_invariants, run_simulated
 def failing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of sessions whose actor runs out of memory at the next decision."""
     broken: set[str] = set()
-    real = session_actor.step
+    real = recording.step
 
     def step(state, command):
         if state.session in broken:
@@ -28,7 +28,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             raise MemoryError
         return real(state, command)
 
-    monkeypatch.setattr(session_actor, "step", step)
+    monkeypatch.setattr(recording, "step", step)
     return broken
 
 
@@ -58,14 +58,14 @@ async def test_a_session_that_keeps_crashing_stays_down_and_says_so(
     model = Scripted([reply("fine")], exhausted="repeat")
     async with open_runtime(model=model, durability="memory") as runtime:
         weak, strong = await runtime.session("weak"), await runtime.session("strong")
-        real = session_actor.step
+        real = recording.step
 
         def step(state, command):
             if state.session == "weak":
                 raise MemoryError
             return real(state, command)
 
-        monkeypatch.setattr(session_actor, "step", step)
+        monkeypatch.setattr(recording, "step", step)
         for _ in range(20):
             with pytest.raises(SessionEnded):
                 await weak.ask("crash")
@@ -108,7 +108,7 @@ async def _crashing_turn(stage: Stage, at: int, seen: list[int]) -> None:
 
 def test_a_crash_in_the_middle_of_any_decision_leaves_a_session_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """I4, I6, I23: enumerated; whoever decides at that moment, the actor or the task that brought the command."""
-    real = session_actor.step
+    real = recording.step
     seen, at = [0], 1
 
     def step(state, command):
@@ -117,7 +117,7 @@ def test_a_crash_in_the_middle_of_any_decision_leaves_a_session_that_goes_on(mon
             raise MemoryError
         return real(state, command)
 
-    monkeypatch.setattr(session_actor, "step", step)
+    monkeypatch.setattr(recording, "step", step)
     while True:
         stage = Stage(CrashDisk())
         seen[0] = -1_000_000

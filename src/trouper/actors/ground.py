@@ -101,8 +101,8 @@ class Ground(RunGround, Protocol):
     async def load(self, session: str) -> tuple[State, int]:
         """State and next event number of a session, from the journal; a new one if it is not there."""
 
-    def recorded(self, session: str, record: codec.Record) -> None:
-        """A record has become durable."""
+    def recorded(self, record: codec.Record, seq: int) -> None:
+        """A record has become durable; `seq` is where it stands in the journal."""
 
     def services(self, session: str) -> Services:
         """What the tools of a session are given."""

@@ -20,6 +20,7 @@ from trouper._errors import CommandRejected
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.feed import Feed
 from trouper.actors.ground import Ground, Outfit, Started
+from trouper.actors.recording import Taken, take
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.request import Reply, Request
 from trouper.actors.restart import Restart
@@ -36,13 +37,10 @@ from trouper.core.commands import (
     DeliverDue,
     EndTurn,
     Interrupt,
-    NoteProgress,
-    NoteRetry,
     OpenSession,
     Recover,
     SpillCall,
 )
-from trouper.core.decisions import step
 from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnded, TurnStarted
 from trouper.core.ids import CallId
 from trouper.core.live import LiveEvent
@@ -52,10 +50,10 @@ from trouper.core.outstanding import WorkKey, outstanding
 from trouper.core.schedule import ClaimFires, ScheduleLimits
 from trouper.core.session import Phase, State
 from trouper.core.settings import Limits
-from trouper.core.task_events import BeatTask, CreateTask, ReportTaskProgress, StartTask, WriteTaskOutput
+from trouper.core.task_events import CreateTask, StartTask, TaskEnded
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
 from trouper.core.values import changed, frozen
-from trouper.journal import Entry, JournalError, JournalFull
+from trouper.journal import JournalError, JournalFull
 from trouper.models.protocol import Model
 from trouper.tools.deferral import TOOL_SEARCH, revealed_by
 from trouper.tools.hooks import AfterTool, AfterTurn, SessionEnded, SessionStarted
@@ -66,14 +64,14 @@ tools_logger = logging.getLogger("trouper.tools")
 #: A session that crashes (a bug of ours, or of a hook) is rebuilt from the journal this often, then it stays down, visibly.
 SESSION_RESTART = Restart(on="failure", limit=5, within_s=60.0)
 
-#: Commands that are worth nothing after a crash of the machine: written, but nobody waits for the disk (J1).
-_BUFFERED = (NoteProgress, NoteRetry, ReportTaskProgress, WriteTaskOutput, BeatTask)
-#: What starts new work, and is refused while the disk is full (J11).
-_OPENING = frozenset({"Submit", "OpenSession", "Compact", "SpillCall", "CreateTask", "CreateSchedule"})
 #: What needs to know how many runs hold a permit at the very moment of the decision (I19).
 _PERMITTED = frozenset({SpillCall, CreateTask, StartTask, ActFire, Recover})
+#: What comes without something that only the actor knows.
+_INCOMPLETE = _PERMITTED | {Interrupt, EndTurn, Close}
 #: Timers that have to be set again if what they asked for came to nothing: or nobody would ask any more (B15).
 _ASKED_AGAIN = {DeliverDue: "deliver", ClaimFires: "due"}
+#: Events that mean something to the actor, besides those who watch.
+_NOTICED = OBSERVED | {CallEnded, TurnStarted, TurnEnded}
 
 
 @frozen
@@ -248,113 +246,126 @@ class SessionActor:
         place, and gets a piece of the work that follows to go on with: that saves both of them the way through the scheduler.
         """
         assert self._inbox is not None
-        if self._turnstile.taken or not self._inbox.is_resting or type(command) is SpillCall:
+        if (
+            self._turnstile.taken
+            or not self._inbox.is_resting
+            or self.state.phase is Phase.NEW
             # The budgets of a step's calls run out together: then one decision on all of them is cheaper.
+            or type(command) is SpillCall
+        ):
             await self._enqueue(command)
             return None
         with self._turnstile:
-            started = await self._decide([(command, None)])
+            try:
+                taken = self._take(self.state, self.next_seq, command)
+            except (CommandRejected, JournalFull) as refusal:
+                self._refused(command, refusal)
+                return None
+            if taken is not None:
+                _, started = await self._commit((taken,))
+            elif type(command) in _ASKED_AGAIN:
+                self._ask_again(_ASKED_AGAIN[type(command)])
+                _, started = self._reconcile()
+            else:
+                return None
             if self.state.phase is Phase.CLOSED:
                 self.post(None)  # The actor has to see it.
         if not started:
             return None
-        self._spawn(started[1:])
+        if len(started) > 1:
+            self._spawn(started[1:])
         return started[0]
 
-    async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> list[Started]:
-        """Decide on each command in turn, journal all of it, wait for the disk once, and only then let anybody know. Returns the work to be done now."""
-        state, seq = self.state, self.next_seq
-        records: list[codec.Record] = []
+    async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> Sequence[Started]:
+        """Decide on each command in turn, wait for the disk once, and only then let anybody know. Returns the work to be done now."""
+        state, n = self.state, self.next_seq
+        taken: list[Taken] = []
         #: Each with the state right after its command: another turn may have begun by the end of the batch.
         replies: list[tuple[Reply[Any], State, Exception | None]] = []
-        last, cleaned = 0, -1
-        durable = stale = False
+        stale = False
         #: Why the session could not come into being; then nothing else can be done in it either.
         unopened: Exception | None = None
         if state.phase is Phase.NEW and type(batch[0][0]) is not OpenSession:
             batch.insert(0, (OpenSession(self.session, self.now(), self.system, self.parent), None))
-        for position, (command, reply) in enumerate(batch):
-            if unopened is not None:
-                if reply is not None:
-                    replies.append((reply, state, unopened))
-                continue
-            if command is None:  # Only asks for the state.
-                if reply is not None:
-                    replies.append((reply, state, None))
-                continue
-            try:
-                command = self._completed(state, command)
-                events, after = step(state, command)
-                if events:
-                    record = codec.Record(self.session, seq, self.ground.epoch, self.now(), command, events)
-                    try:
-                        head, body = codec.encode(record, exact=position != cleaned)
-                        clean = self.ground.redact(body)
-                        writable = record if clean is body else codec.reread(record, clean)
-                    except codec.Inexact:
-                        writable = codec.sanitised(record)
-                    if writable is not record and position != cleaned:
-                        # What is written is what is true: decided anew, on the command as the journal may hold it.
-                        cleaned = position + 1
-                        batch.insert(cleaned, (writable.cause, reply))
-                        for override in self.overrides:
-                            if override.command is command:
-                                override.command = writable.cause
-                        continue
-                    last, waits = self._append(record, head, clean)
-                    if self.in_flight is None:
-                        self.in_flight = last
-                    durable = durable or waits
-                    records.append(changed(record, seq=last))
-                    if after.tasks is not state.tasks:
-                        self.ground.permits.hold(self.session, after.tasks.active)
-                    state, seq = after, seq + len(events)
-                elif type(command) in _ASKED_AGAIN:
-                    stale = True
-                    self._ask_again(_ASKED_AGAIN[type(command)])
-            except (CommandRejected, JournalFull) as refusal:
-                if isinstance(command, OpenSession):
-                    unopened = refusal
-                if isinstance(command, SpillCall):
-                    # No record, no background run: then it has to end here (B2).
-                    self.tell(CancelCall(command.call, self.now(), f"Its task could not be recorded: {refusal}"))
-                if reply is None:
-                    logger.info("session %s refused %s: %s", self.session, type(command).__name__, refusal)
+        for command, reply in batch:
+            refusal = unopened
+            # Without a command, somebody only asks for the state.
+            if command is not None and unopened is None:
+                try:
+                    latest = self._take(state, n, command)
+                except (CommandRejected, JournalFull) as refused:
+                    refusal = refused
+                    if type(command) is OpenSession:
+                        unopened = refused
+                    self._refused(command, refused, told=reply is not None)
                 else:
-                    replies.append((reply, state, refusal))
-                continue
+                    if latest is not None:
+                        taken.append(latest)
+                        state, n = latest.state, n + len(latest.record.events)
+                    elif type(command) in _ASKED_AGAIN:
+                        stale = True
+                        self._ask_again(_ASKED_AGAIN[type(command)])
             if reply is not None:
-                replies.append((reply, state, None))
-        if durable:
-            # Shielded inside: between hand-over and acknowledgement a cancel would leave memory and disk apart.
-            await self.ground.writer.wait_durable(last)
-        self.state, self.next_seq, self.in_flight = state, seq, None
-        for record in records:
-            self._publish(record)
-        cancelled, started = self._reconcile() if records or stale else ((), [])
+                replies.append((reply, state, refusal))
+        cancelled: Sequence[Running] = ()
+        started: Sequence[Started] = ()
+        if taken:
+            cancelled, started = await self._commit(taken)
+        elif stale:
+            cancelled, started = self._reconcile()
         for reply, then, error in replies:
             if error is None:
-                reply.reply(Step(then, cancelled))
+                reply.reply(Step(then, tuple(cancelled)))
             else:
                 reply.fail(error)
         return started
 
-    def _append(self, record: codec.Record, head: bytes, body: bytes) -> tuple[int, bool]:
-        kind = type(record.cause)
-        durable = kind not in _BUFFERED
-        entry = Entry(self.session, record.id, head, body, durable, kind.__name__ in _OPENING)
-        return self.ground.writer.append(entry), durable
+    def _take(self, state: State, n: int, command: Command) -> Taken | None:
+        """Decide on the command; what follows from it is on its way to the disk, and not yet part of `self.state`."""
+        if type(command) in _INCOMPLETE:
+            command = self._completed(state, command)
+        taken = take(self.ground, self.session, state, n, command)
+        if taken is None:
+            return None
+        if self.in_flight is None:
+            self.in_flight = taken.seq
+        cause = taken.record.cause
+        if cause is not command:
+            # The journal holds it with something cut out.
+            for override in self.overrides:
+                if override.command is command:
+                    override.command = cause
+        return taken
+
+    async def _commit(self, taken: Sequence[Taken]) -> tuple[Sequence[Running], Sequence[Started]]:
+        """Wait for the disk; then what was decided is the state, those who watch are told, and the work follows."""
+        last = taken[-1]
+        for each in taken:
+            if each.durable:
+                # Shielded inside: between hand-over and acknowledgement a cancel would leave memory and disk apart.
+                await self.ground.writer.wait_durable(last.seq)
+                break
+        self.state, self.next_seq, self.in_flight = last.state, last.record.n + len(last.record.events), None
+        for each in taken:
+            self._publish(each.record, each.seq)
+        return self._reconcile()
+
+    def _refused(self, command: Command, refusal: Exception, *, told: bool = False) -> None:
+        if type(command) is SpillCall:
+            # No record, no background run: then it has to end here (B2).
+            self.tell(CancelCall(command.call, self.now(), f"Its task could not be recorded: {refusal}"))
+        if not told:
+            logger.info("session %s refused %s: %s", self.session, type(command).__name__, refusal)
 
     def _completed(self, state: State, command: Command) -> Command:
-        """An end that comes from outside takes along what the model has said so far, which only we know."""
-        if isinstance(command, Interrupt | EndTurn | Close):
-            if state.phase is not Phase.THINKING or command.partial is not None:
-                return command
-            partial, usage = self._worker.asking.said(state.turns, state.in_turn.step)
-            return changed(command, partial=partial, usage=usage)
+        """With what only we know: an end that comes from outside takes along what the model has said so far."""
         if type(command) in _PERMITTED:
             return changed(command, active_in_runtime=self.ground.permits.total)
-        return command
+        assert isinstance(command, Interrupt | EndTurn | Close)
+        if state.phase is not Phase.THINKING or command.partial is not None:
+            return command
+        partial, usage = self._worker.asking.said(state.turns, state.in_turn.step)
+        return changed(command, partial=partial, usage=usage)
 
     def _ask_again(self, what: str) -> None:
         for key in [key for key, running in self._running.items() if key[0] == what and running.ended]:
@@ -362,36 +373,40 @@ class SessionActor:
 
     # -- watching
 
-    def _publish(self, record: codec.Record) -> None:
-        self.ground.recorded(self.session, record)
+    def _publish(self, record: codec.Record, seq: int) -> None:
+        self.ground.recorded(record, seq)
         for event in record.events:
-            kind = type(event)
-            if getattr(event, "internal", None) is not None:
-                # From the record, which secrets were cut out of.
-                tools_logger.error(
-                    "a tool of session %s failed inside (%s): %s", self.session, kind.__name__, event.internal
-                )
-            if kind is TurnStarted:
-                self.specs = self.outfit.registry.specs(self._revealed())
-                once = next((each.model for each in self.overrides if each.command is record.cause), None)
-                self._turn_outfit = self.outfit if once is None else changed(self.outfit, model=once)
-            elif kind in OBSERVED:
-                self._worker.runs.observe(event)
-            elif kind is TurnEnded:
-                self._worker.asking.forget()
-                for feed in self.end_feeds:
-                    feed.push(event)
+            if type(event) in _NOTICED:
+                self._notice(event, record.cause)
             for feed in self.turn_feeds:
                 feed.push(event)
         if self.event_feeds:
             for offset, event in enumerate(record.events):
-                told = SessionEvent(record.n + offset, record.at, event, record.seq)
+                told = SessionEvent(record.n + offset, record.at, event, seq)
                 for feed in self.event_feeds:
                     feed.push(told)
-
         if self.outfit.hooks:
             for seen in self._hook_events(record):
                 self._tell_hooks(seen)
+
+    def _notice(self, event: Any, cause: Command) -> None:
+        """What the actor itself has to know of an event."""
+        kind = type(event)
+        if isinstance(event, CallEnded | TaskEnded) and event.internal is not None:
+            # From the record, which secrets were cut out of.
+            tools_logger.error(
+                "a tool of session %s failed inside (%s): %s", self.session, kind.__name__, event.internal
+            )
+        if kind is TurnStarted:
+            self.specs = self.outfit.registry.specs(self._revealed())
+            once = next((each.model for each in self.overrides if each.command is cause), None)
+            self._turn_outfit = self.outfit if once is None else changed(self.outfit, model=once)
+        elif kind is TurnEnded:
+            self._worker.asking.forget()
+            for feed in self.end_feeds:
+                feed.push(event)
+        elif kind in OBSERVED:
+            self._worker.runs.observe(event)
 
     def _revealed(self) -> frozenset[str]:
         """The deferred tools that a search has shown so far: from the next turn on, they are advertised whole (T8)."""
@@ -434,25 +449,24 @@ class SessionActor:
 
     # -- acting
 
-    def _reconcile(self) -> tuple[tuple[Running, ...], list[Started]]:
+    def _reconcile(self) -> tuple[Sequence[Running], Sequence[Started]]:
         """What was stopped because nobody wants it any more, and what is to be started."""
         if self._nursery is None:
-            return (), []  # All work has ended with the nursery.
+            return (), ()  # All work has ended with the nursery.
         wanted = outstanding(self.state)
         running = self._running
         cancelled: list[Running] = []
-        if running:
-            for key in [key for key in running if key not in wanted]:
-                unwanted = running.pop(key)
-                if not unwanted.ended:
-                    unwanted.stop()
-                    cancelled.append(unwanted)
+        for key in [key for key in running if key not in wanted]:
+            unwanted = running.pop(key)
+            if not unwanted.ended:
+                unwanted.stop()
+                cancelled.append(unwanted)
         started: list[Started] = []
         for key, work in wanted.items():
             if key not in running:
                 running[key] = new = Running()
                 started.append((work, new))
-        return tuple(cancelled), started
+        return cancelled, started
 
     def _spawn(self, started: Sequence[Started]) -> None:
         for work, running in started:
