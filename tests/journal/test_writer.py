@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import threading
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from journal_workload import entry, ids_of
 
 from trouper._errors import UsageError
 from trouper.actors.journal import BUFFERED_S, GATHER_S, Inline, JournalWriter, Threaded
-from trouper.journal import JournalClosed, JournalFailed, open_log
+from trouper.journal import JournalClosed, JournalError, JournalFailed, open_log
 from trouper.testing import CrashDisk
 
 
@@ -265,6 +267,37 @@ async def test_the_real_disk_with_the_real_thread(tmp_path: Path) -> None:
     assert log.durable == log.last == 420
     names = [json.loads(record.payload)["id"] for record in log.records()]
     assert len(set(names)) == len(names) == 420
+    log.close()
+
+
+async def test_without_a_descriptor_for_its_thread_the_writer_says_so_and_leaves_none_open(tmp_path: Path) -> None:
+    """EMFILE, I21."""
+    log = open_log(tmp_path / "j")
+    writer = JournalWriter(log)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, hard))  # Room for one; a pipe has two ends.
+    try:
+        with pytest.raises(JournalError, match="ulimit -n"):
+            await writer.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (again := os.dup(0)) == lowest
+    os.close(again)
+    log.close()
+
+
+async def test_the_writer_leaves_neither_thread_nor_descriptor_behind(tmp_path: Path) -> None:
+    """I21."""
+    log = open_log(tmp_path / "j")
+    before = sorted(os.listdir("/proc/self/fd")), threading.active_count()
+    writer = JournalWriter(log)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
+        with writer.open_sender() as sender:
+            await sender.wait_durable(sender.append(entry(0)))
+    assert (sorted(os.listdir("/proc/self/fd")), threading.active_count()) == before
     log.close()
 
 

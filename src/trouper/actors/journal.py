@@ -23,7 +23,7 @@ import trio
 
 from trouper._errors import UsageError
 from trouper.core.values import frozen
-from trouper.journal import Entry, JournalClosed, JournalFailed, Log, OsDisk
+from trouper.journal import Entry, JournalClosed, JournalError, JournalFailed, Log, OsDisk
 from trouper.journal.log import Batch
 from trouper.journal.sync_thread import Flight, SyncThread
 from trouper.threads import is_virtual_time
@@ -216,7 +216,7 @@ class JournalWriter:
         """
         self._token = trio.lowlevel.current_trio_token()
         if self._is_threaded():
-            self._thread = SyncThread()
+            self._thread = self._start_thread()
         task_status.started()
         try:
             with trio.CancelScope(shield=True):
@@ -243,6 +243,16 @@ class JournalWriter:
             real = self.log.level == "fsync" and isinstance(self.log.disk, OsDisk)
             self._mode = Threaded() if real and not is_virtual_time() else Inline()
         return isinstance(self._mode, Threaded)
+
+    def _start_thread(self) -> SyncThread:
+        try:
+            return SyncThread()
+        except (OSError, RuntimeError) as error:
+            raise JournalError(
+                f"the journal {self.log.root!r} cannot start the thread that writes it ({error}); "
+                "raise the limits on open files and threads (ulimit -n, ulimit -u), or close some, then start again",
+                root=self.log.root,
+            ) from error
 
     async def _rest(self) -> bool:
         """Sleep until there is something to do, and return True; or until the reasons to wake have changed."""

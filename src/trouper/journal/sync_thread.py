@@ -7,6 +7,7 @@ told when it has landed.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -48,33 +49,45 @@ class Flight:
 
 
 class SyncThread:
-    """Runs commits, one at a time. A daemon: a disk that never answers must not keep a dying process alive."""
+    """Runs commits, one at a time. A daemon: a disk that never answers must not keep a dying process alive.
+
+    `OSError` or `RuntimeError` when the system has no descriptor or no thread left for it.
+    """
 
     def __init__(self) -> None:
-        # Released by the owner for each job, taken by the thread: half the price of a queue, and there is never a second job.
-        self._go = threading.Lock()
-        self._go.acquire()
+        # A byte for each job, and there is never a second one. A pipe and not a lock: who releases a lock holds the interpreter,
+        # so that the thread would wake only to wait for that, and be woken once more.
+        self._jobs, self._door = os.pipe()
         self._job: tuple[Callable[[Batch], None], Batch, Flight] | None = None
         self._flight: Flight | None = None
         self._thread = threading.Thread(target=self._run, name="trouper journal sync", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._close()
+            raise
 
     def submit(self, commit: Callable[[Batch], None], batch: Batch, flight: Flight) -> None:
         """Begin a commit; the one before must have landed."""
         self._flight = flight
         self._job = (commit, batch, flight)
-        self._go.release()
+        os.write(self._door, b"\n")
 
     def stop(self) -> None:
         """End the thread; waits for the flight that it may be on."""
         if self._flight is not None and not self._flight.landed:
             self._flight.wait(-1)
-        self._go.release()
+        os.write(self._door, b"\n")
         self._thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        os.close(self._door)
+        os.close(self._jobs)
 
     def _run(self) -> None:
         while True:
-            self._go.acquire()
+            os.read(self._jobs, 1)
             job, self._job = self._job, None
             if job is None:
                 return
