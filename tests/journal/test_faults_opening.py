@@ -30,14 +30,19 @@ from trouper.journal import (
     open_log,
     open_reader,
 )
+from trouper.journal.disk import OsFile
 from trouper.journal.format import VERSION, Header, segment_name
 from trouper.testing import CrashDisk, Fate
 
 
-def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
-    """Every path below with its mode and content."""
+def tree(root: Path) -> dict[str, tuple[int, int, bytes | None]]:
+    """Every path below with its mode, the time of its last change, and its content."""
     return {
-        str(path.relative_to(root)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else None)
+        str(path.relative_to(root)): (
+            (found := path.lstat()).st_mode,
+            found.st_mtime_ns,
+            path.read_bytes() if path.is_file() else None,
+        )
         for path in sorted(root.rglob("*"))
     }
 
@@ -248,12 +253,17 @@ def test_a_file_system_that_does_not_say_its_size_is_not_taken_for_full() -> Non
     assert OsDisk().free_bytes("/proc") > 1 << 40
 
 
-def test_a_damaged_journal_is_opened_for_reading_and_not_a_byte_changes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"), [(b'"e1"', b'"e7"'), (b'"first":1', b'"first":2')], ids=["a record", "the header"]
+)
+def test_a_damaged_journal_is_opened_for_reading_and_not_a_byte_changes(tmp_path: Path, old: bytes, new: bytes) -> None:
     """J10: also the lock says what it said before."""
     written(tmp_path / "journal")
     (tmp_path / "journal" / "lock").write_text('{"pid": 1}')
     segment = tmp_path / "journal" / segment_name(1)
-    segment.write_bytes(segment.read_bytes().replace(b'"e1"', b'"e7"'))
+    data = segment.read_bytes()
+    assert old in data
+    segment.write_bytes(data.replace(old, new, 1))
     with unchanged(tmp_path):
         log = open_log(tmp_path / "journal")
         assert isinstance(log.refusal, JournalDamaged)
@@ -319,6 +329,47 @@ def test_a_journal_on_a_full_disk_without_a_reserve_is_refused_unchanged() -> No
     assert disk.open_files == ()
     disk.capacity = None
     assert ids_of(open_small(disk)) == ["e0"]
+
+
+class FullDisk(OsDisk):
+    """The real disk, with no room for a byte in a new file."""
+
+    def create(self, path: str) -> OsFile:
+        return _FullFile(super().create(path))
+
+
+class _FullFile(OsFile):
+    def __init__(self, file: OsFile) -> None:
+        super().__init__(os.dup(file.fileno()))
+        file.close()
+
+    def write(self, data: bytes | memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("reserve", [True, False], ids=["too small a reserve", "no reserve"])
+def test_a_refusal_for_want_of_space_leaves_times_and_reserve_as_they_were(
+    tmp_path: Path, closed: bool, reserve: bool
+) -> None:
+    """J11: a program that looks for what has changed, a backup say, finds nothing."""
+    place = tmp_path / "journal"
+    log = open_log(place)
+    log.append(entry(0))
+    log.sync()
+    if closed:
+        log.close()
+    else:
+        log.abandon()
+    if not reserve:
+        (place / "reserve").unlink()
+    before = {path: state for path, state in tree(tmp_path).items() if path != "journal/reserve"}
+    with pytest.raises(JournalFull):
+        open_log(place, disk=FullDisk())
+    after = tree(tmp_path)
+    assert ("journal/reserve" in after) is reserve
+    after.pop("journal/reserve", None)
+    assert after == before
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])

@@ -7,7 +7,7 @@ import random
 import pytest
 from journal_workload import ROOT, entry, ids_of, open_small
 
-from trouper.journal import JournalDamaged, JournalError
+from trouper.journal import JournalDamaged, JournalError, repair, verify
 from trouper.journal.log import Log
 from trouper.testing import CrashDisk, Fate, PowerCut
 
@@ -157,6 +157,39 @@ def test_a_snapshot_that_is_ahead_of_the_journal_means_that_records_are_missing(
     again = open_small(disk)
     assert isinstance(again.refusal, JournalDamaged)
     assert "snapshot" in str(again.refusal)
+
+
+@pytest.mark.parametrize("harm", [b"", b"garbage", None], ids=["empty", "garbled", "a bit"])
+def test_a_damaged_snapshot_still_tells_by_its_name_that_records_are_missing(harm: bytes | None) -> None:
+    """J10, never a silent skip: a snapshot, the last segment and its footer are damaged at once, and only a name is left to tell."""
+    disk, log = grown(8, snapshots=(6,))
+    log.close()
+    path = f"{ROOT}/segment-00000001.log"
+    lines = disk.read_bytes(path).splitlines(keepends=True)
+    disk.write_bytes(path, b"".join(lines[:4]))
+    name = f"{FOLDER}/{disk.list_dir(FOLDER)[-1]}"
+    disk.write_bytes(name, bytes([disk.read_bytes(name)[0] ^ 1]) + disk.read_bytes(name)[1:] if harm is None else harm)
+    report = verify(ROOT, disk=disk)
+    assert not report.ok
+    assert [damage.file for damage in report.damage] == [path]
+    assert "after 6" in report.damage[0].reason
+    assert [damage.file for damage in report.snapshots] == [name]
+    again = open_small(disk)
+    assert isinstance(again.refusal, JournalDamaged)
+    assert "snapshot" in str(again.refusal)
+    assert [(gap.first, gap.last) for gap in repair(ROOT, "/new", disk=disk).gaps] == [(4, 6)]
+
+
+def test_a_snapshot_of_another_journal_does_not_tell_how_far_this_one_went() -> None:
+    disk, log = grown(4)
+    log.close()
+    other, foreign = grown(8, snapshots=(6,))
+    foreign.close()
+    name = other.list_dir(FOLDER)[-1]
+    disk.make_dirs(FOLDER)
+    disk.write_bytes(f"{FOLDER}/{name}", other.read_bytes(f"{FOLDER}/{name}"))
+    assert verify(ROOT, disk=disk).ok
+    assert open_small(disk).refusal is None
 
 
 def test_a_full_disk_refuses_a_snapshot_and_nothing_else() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from journal_workload import entry
 
-from trouper.journal import JournalNotFound, open_log, verify
+from trouper.journal import JournalNotFound, OsDisk, open_log, verify
 from trouper.testing import CrashDisk
 
 
@@ -41,6 +41,27 @@ def test_it_runs_beside_a_writer(tmp_path: Path) -> None:
         log.append(entry(number))
         log.flush()
         assert verify(tmp_path / "j").records == number + 1
+    log.close()
+
+
+def test_a_snapshot_that_a_writer_makes_meanwhile_is_no_sign_of_damage(tmp_path: Path) -> None:
+    """J9: of records that were not there yet when verifying began."""
+    log = open_log(tmp_path / "j")
+    log.append(entry(0))
+    log.sync()
+    log.write_snapshot(1, [])
+
+    class BusyDisk(OsDisk):
+        def list_dir(self, path: str) -> list[str]:
+            if path.endswith("snapshots"):
+                log.append(entry(log.last))
+                log.sync()
+                log.write_snapshot(log.last, [])
+            return super().list_dir(path)
+
+    report = verify(tmp_path / "j", disk=BusyDisk())
+    assert report.ok, report
+    assert report.last == log.last == 2
     log.close()
 
 

@@ -50,7 +50,7 @@ class Lock(Protocol):
     def close(self) -> None: ...
 
     def withdraw(self) -> None:
-        """Close it, with the text of the file as it was before: for a holder that has been refused, and has changed nothing else."""
+        """Close it, with the text of the file, and the times of file and directory, as they were before: for a holder that has been refused."""
 
 
 class Disk(Protocol):
@@ -211,10 +211,11 @@ class OsDisk:
         try:
             _check_owner(directory, os.path.dirname(path))
             _flock_directory(directory)
+            directory_times = _times(directory)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                before = os.pread(fd, OWNER_BYTES_MAX, 0)
+                lock = OsLock(fd, directory, os.pread(fd, OWNER_BYTES_MAX, 0), _times(fd), directory_times)
                 _put_text(fd, owner.encode())
             except BaseException:
                 os.close(fd)
@@ -222,12 +223,18 @@ class OsDisk:
         except BaseException:
             os.close(directory)
             raise
-        return OsLock(fd, directory, before)
+        return lock
 
 
 def _put_text(fd: int, text: bytes) -> None:
-    os.ftruncate(fd, 0)
+    """In this order a full disk has room for it: the block of the old text is not given away."""
     os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+
+
+def _times(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_atime_ns, found.st_mtime_ns
 
 
 def _check_owner(fd: int, path: str) -> None:
@@ -252,17 +259,24 @@ def _flock_directory(fd: int) -> None:
 class OsLock:
     """A flock on a lock file and on its directory. The file stays: deleting it would let two holders lock two inodes of one name."""
 
-    __slots__ = ("_before", "_directory", "_fd")
+    __slots__ = ("_before", "_directory", "_directory_times", "_fd", "_times")
 
-    def __init__(self, fd: int, directory: int, before: bytes) -> None:
+    def __init__(
+        self, fd: int, directory: int, before: bytes, times: tuple[int, int], directory_times: tuple[int, int]
+    ) -> None:
         self._fd = fd
         self._directory = directory
+        #: The text of the file, and when it and its directory were last read and changed.
         self._before = before
+        self._times = times
+        self._directory_times = directory_times
 
     def withdraw(self) -> None:
         if self._fd >= 0:
             with contextlib.suppress(OSError):  # Whoever was refused is told why, and not this.
                 _put_text(self._fd, self._before)
+                os.utime(self._fd, ns=self._times)
+                os.utime(self._directory, ns=self._directory_times)
         self.close()
 
     def close(self) -> None:

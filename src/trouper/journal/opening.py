@@ -51,7 +51,7 @@ from trouper.journal.log import RECENT_IDS_MAX, RESERVE_BYTES, Level, LiveSegmen
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.journal.reader import check_root, damaged, opening_error
 from trouper.journal.segment import Block, Damage, Segment, Tail, judge_tail, scan_after, scan_segment
-from trouper.journal.snapshots import newest_snapshot, remove_temporary_snapshots
+from trouper.journal.snapshots import end_known, newest_snapshot, remove_temporary_snapshots
 
 #: After a restart, at least so many of the last event ids are known still (I14).
 IDS_READ = 1024
@@ -245,9 +245,9 @@ class _Opening:
         snapshot, ignored = newest_snapshot(self.disk, self.root, old.header.journal)
         if snapshot is not None:
             snapshot.close()
-            if snapshot.seq > found.last:
-                reason = f"the journal ends with record {found.last}, and the snapshot {snapshot.path!r} was made after {snapshot.seq}"
-                return self.damaged(layout, Damage(old.path, found.offset, reason))
+        if (known := end_known(snapshot, ignored)) > found.last:
+            reason = f"the journal ends with record {found.last}, and a snapshot was made after {known}"
+            return self.damaged(layout, Damage(old.path, found.offset, reason))
         self.read_older_ids(layout.segments[:-1], found)
         try:
             return self.go_on(lock, old, found, ignored, in_place=go_on)
@@ -400,7 +400,13 @@ class _Opening:
                 raise
             self.disk.unlink(reserve)
             self.full = True
-            return self.write_segment(header, source, end)
+            try:
+                return self.write_segment(header, source, end)
+            except OSError:
+                # It was given up for nothing.
+                with contextlib.suppress(OSError):
+                    self.disk.reserve(reserve, RESERVE_BYTES)
+                raise
 
     def write_segment(self, header: Header, source: Segment | None, end: int) -> LiveSegment:
         """Temporary file, sync, rename, directory sync (J7)."""

@@ -32,7 +32,7 @@ from trouper.journal.format import (
 from trouper.journal.reader import Reader, open_reader, opening_error
 from trouper.journal.salvage import Dropped, Gap, Salvage
 from trouper.journal.segment import Block, Damage
-from trouper.journal.snapshots import newest_snapshot
+from trouper.journal.snapshots import end_known, newest_snapshot
 from trouper.journal.tolerant import TolerantDisk
 
 
@@ -132,13 +132,14 @@ def _records(
 
 
 def _end_known(disk: Disk, reader: Reader) -> int:
-    """The record that the newest snapshot was made after: so far the journal went, at least; 0 if there is none."""
+    """How far the journal went, at least, by what its snapshots tell; 0 if they tell nothing."""
     live = reader.layout().live
-    snapshot = newest_snapshot(disk, reader.root, live.header.journal)[0] if live is not None else None
-    if snapshot is None:
+    if live is None:
         return 0
-    snapshot.close()
-    return snapshot.seq
+    snapshot, ignored = newest_snapshot(disk, reader.root, live.header.journal)
+    if snapshot is not None:
+        snapshot.close()
+    return end_known(snapshot, ignored)
 
 
 def _payload(gap: Gap) -> bytes:

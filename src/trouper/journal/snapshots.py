@@ -37,6 +37,7 @@ SNAPSHOTS_KEPT = 2
 _HEADER_MARK = b"#trouper-snapshot"
 _INDEX_MARK = b"#index"
 _NAME = re.compile(r"snapshot-(\d{20})\.snap")
+_FOREIGN = "the snapshot belongs to another journal"
 
 
 class Snapshot:
@@ -139,6 +140,19 @@ def newest_snapshot(disk: Disk, root: str, journal: str) -> tuple[Snapshot | Non
     return None, tuple(ignored)
 
 
+def end_known(snapshot: Snapshot | None, ignored: tuple[Damage, ...]) -> int:
+    """The last record that a snapshot of this journal was made after: so far the journal went, at least. 0 if there is none.
+
+    The records were synced before the snapshot got its name; so the name of one that is damaged still vouches for them.
+    """
+    known = [snapshot.seq] if snapshot is not None else []
+    for damage in ignored:
+        name = _NAME.fullmatch(os.path.basename(damage.file))
+        if name is not None and damage.reason != _FOREIGN:
+            known.append(int(name[1]))
+    return max(known, default=0)
+
+
 def open_snapshot(disk: Disk, path: str, journal: str) -> Snapshot | Damage:
     """A snapshot by its header, index and length; or what is wrong with it."""
     try:
@@ -165,7 +179,7 @@ def _open(file: File, path: str, journal: str) -> Snapshot | Damage:
             path, 0, f"the snapshot has version {header.get('version')!r}, and this Trouper reads {SNAPSHOT_VERSION}"
         )
     if header.get("journal") != journal:
-        return Damage(path, 0, "the snapshot belongs to another journal")
+        return Damage(path, 0, _FOREIGN)
     place = decode_trailer(file.pread(TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
     if place is None or place >= size:
         return Damage(path, size, "the snapshot is cut off")

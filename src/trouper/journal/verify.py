@@ -12,7 +12,7 @@ from trouper.journal.format import blob_of, stream_of
 from trouper.journal.reader import open_reader
 from trouper.journal.salvage import Gap, Salvage, TornTail
 from trouper.journal.segment import Block, Damage
-from trouper.journal.snapshots import newest_snapshot
+from trouper.journal.snapshots import end_known, newest_snapshot
 from trouper.journal.tolerant import TolerantDisk
 
 
@@ -40,6 +40,15 @@ def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
     disk = OsDisk() if disk is None else disk
     tolerant = TolerantDisk(disk)
     reader = open_reader(root, disk=cast(Disk, tolerant))
+    # Before the records are read: a writer beside us may make another snapshot meanwhile, of records that we did not see.
+    live = reader.layout().live
+    known = 0
+    snapshots: tuple[Damage, ...] = ()
+    if live is not None:
+        snapshot, snapshots = newest_snapshot(disk, reader.root, live.header.journal)
+        known = end_known(snapshot, snapshots)
+        if snapshot is not None:
+            snapshot.close()
     salvage = Salvage(reader)
     records = 0
     damage: list[Damage] = []
@@ -59,15 +68,9 @@ def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
             damage.append(found.damage)
         elif isinstance(found, TornTail):
             torn = found
-    live = reader.layout().live
-    snapshots: tuple[Damage, ...] = ()
-    if live is not None:
-        snapshot, snapshots = newest_snapshot(disk, reader.root, live.header.journal)
-        if snapshot is not None:
-            snapshot.close()
-            if snapshot.seq > salvage.last:
-                reason = f"the journal ends with record {salvage.last}, and a snapshot was made after {snapshot.seq}"
-                damage.append(Damage(live.path, live.size, reason))
+    if live is not None and known > salvage.last:
+        reason = f"the journal ends with record {salvage.last}, and a snapshot was made after {known}"
+        damage.append(Damage(live.path, live.size, reason))
     return Report(
         records=records,
         last=salvage.last,
