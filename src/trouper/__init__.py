@@ -37,10 +37,11 @@ The map of the package; imports point up this list only:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported yet, not even `typing`: the command line must be able to catch a Ctrl-C before anything that takes time.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trouper._errors import CommandRejected, ConfigError, InvalidName, TrouperError, UsageError, WorldError
     from trouper.core.messages import Fault, Media, Message, Usage
     from trouper.core.settings import Budget, Compaction, Deadlines, Limits, Retry
@@ -106,6 +107,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trouper' has no attribute {name!r}")
+    import importlib
+
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value

@@ -35,6 +35,37 @@ def test_the_package_itself_can_be_run() -> None:
         assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("trouper ")
 
 
+#: Presses Ctrl-C when a module is about to be imported, then does what the installed script does.
+PRESSED_AT_IMPORT = """
+import os, signal, sys
+module = sys.argv.pop(1)
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+from trouper.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["trouper.cli.endings", "trouper._errors", "trouper.cli.run", "trio"])
+def test_a_ctrl_c_while_the_program_loads_ends_it_quietly(tmp_path: Path, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRESSED_AT_IMPORT, module, "run", "hello", "--root", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_before_ctrl_c_can_be_caught_nothing_is_loaded_that_takes_time() -> None:
+    program = "import sys; before = set(sys.modules); from trouper.cli import main; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert set(done.stdout.split()) <= {"__future__", "trouper", "trouper.cli"}, done
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_changes_no_outcome(tmp_path: Path, closed: str) -> None:
     root = str(tmp_path / "state")

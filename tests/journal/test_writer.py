@@ -283,8 +283,9 @@ async def test_without_a_descriptor_for_its_thread_the_writer_says_so_and_leaves
             await writer.run()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert (again := os.dup(0)) == lowest
+    again = os.dup(0)
     os.close(again)
+    assert again == lowest
     log.close()
 
 

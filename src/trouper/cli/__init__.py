@@ -13,7 +13,10 @@ demo*.py, chat*.py, run.py, journal.py, sessions.py, approvals.py, tasks.py, not
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+
+TYPE_CHECKING = False  # Imported only by checkers: see `main`.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: command -> its module, and what it is for
 COMMANDS = {
@@ -33,10 +36,14 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Never raises for a user's mistake."""
-    from trouper.cli.endings import ended
+    try:
+        from trouper.cli.endings import ended
 
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    return ended(lambda: _dispatch(arguments))
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        return ended(lambda: _dispatch(arguments))
+    except KeyboardInterrupt:
+        # Pressed before `ended` was there to say so, or while it did. Up to here nothing is imported that takes time.
+        return 130
 
 
 def _dispatch(arguments: list[str]) -> int:
