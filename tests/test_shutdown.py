@@ -63,6 +63,58 @@ def test_a_signal_ends_a_runtime_cleanly(tmp_path: Path, number: signal.Signals,
     assert verify(root).ok
 
 
+#: A turn with two tool steps on the real disk, with a Ctrl-C in the midst of one of its syncs.
+PRESSED_IN_A_SYNC = """
+import os, signal, sys, threading, trio
+from trouper import Scripted, open_runtime, tool
+from trouper.journal import OsDisk
+from trouper.journal.disk import OsFile
+from trouper.models.scripted import call, reply
+
+syncs = 0
+
+class PressingFile(OsFile):
+    def sync(self):
+        global syncs
+        if threading.current_thread() is not threading.main_thread():
+            syncs += 1
+            if syncs == int(sys.argv[2]):
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        super().sync()
+
+class PressingDisk(OsDisk):
+    def create(self, path):
+        return PressingFile(os.dup(super().create(path).fileno()))
+
+@tool
+async def note(n: int) -> int:
+    "Takes no time."
+    return n
+
+async def main():
+    model = Scripted([reply(call("note", n=1)), reply(call("note", n=2)), reply("done")])
+    async with open_runtime(sys.argv[1], model=model, tools=[note], disk=PressingDisk()) as runtime:
+        await (await runtime.session("s")).ask("go")
+        print("answered", flush=True)
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_ctrl_c_in_any_sync_of_a_turn_ends_the_program_and_loses_nothing(tmp_path: Path, number: int) -> None:
+    """J2, I10, I13: who waits for the disk gets its answer first; then the turn is interrupted like any other."""
+    root = tmp_path / "state"
+    program = textwrap.dedent(PRESSED_IN_A_SYNC)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(root), str(number)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode in (-signal.SIGINT, 130), done
+    assert verify(root).ok
+    records = list(records_of(open_reader(root)))
+    assert check_invariants(records, complete=True) == []
+
+
 async def test_closing_a_runtime_right_after_a_turn_waits_for_nothing(autojump_clock, open_checked):
     """What only looks after things now and then is not waited for: a script ends when its work does."""
     async with open_checked() as runtime:

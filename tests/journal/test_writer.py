@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -300,6 +302,39 @@ async def test_the_writer_leaves_neither_thread_nor_descriptor_behind(tmp_path: 
             await sender.wait_durable(sender.append(entry(0)))
     assert (sorted(os.listdir("/proc/self/fd")), threading.active_count()) == before
     log.close()
+
+
+#: Ctrl-C while a task waits in place for the disk; what the task learns, and how the program ends.
+PRESSED_IN_MID_SYNC = """
+import signal, threading, trio
+from trouper.actors.journal import JournalWriter, Threaded
+from trouper.journal import Entry, open_log
+from trouper.testing import CrashDisk
+
+disk = CrashDisk()
+writer = JournalWriter(open_log("/j", disk=disk), sync=Threaded(hold_s=60.0))
+disk.stall("sync", lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
+        with writer.open_sender() as sender:
+            seq = sender.append(Entry("s", "e0", b'{"id":"e0","session":"s"', b"0"))
+            await sender.wait_durable(seq)
+            print("durable:", sender.is_durable(seq))
+            await trio.lowlevel.checkpoint()
+
+try:
+    trio.run(main)
+except* KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_ctrl_c_comes_after_the_ack_of_a_wait_in_place() -> None:
+    """J2: it must not leave a sync behind that nobody takes note of; everyone else would wait for that for ever."""
+    done = subprocess.run([sys.executable, "-c", PRESSED_IN_MID_SYNC], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("durable: True\ninterrupted\n", "")
 
 
 async def test_a_mock_clock_gets_no_thread(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:

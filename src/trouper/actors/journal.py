@@ -22,6 +22,7 @@ import outcome
 import trio
 
 from trouper._errors import UsageError
+from trouper.actors.request import ki_safe
 from trouper.core.values import frozen
 from trouper.journal import Entry, JournalClosed, JournalError, JournalFailed, Log, OsDisk
 from trouper.journal.log import Batch
@@ -116,8 +117,9 @@ class JournalWriter:
         self._held = 0
         self._sync_s = collections.deque((0.0,), maxlen=4)
 
-    # -- for those who append
+    # -- for those who append. A Ctrl-C waits until they are through: it would leave a flight that nobody lands, and everyone waiting for it.
 
+    @ki_safe
     def append(self, entry: Entry) -> int:
         """Give the entry its sequence. Nobody may see its effect before `wait_durable` of that sequence has returned (J4)."""
         log = self.log
@@ -140,6 +142,7 @@ class JournalWriter:
     def is_durable(self, seq: int) -> bool:
         return seq <= self.log.durable
 
+    @ki_safe
     async def wait_durable(self, seq: int) -> None:
         """Return when the record is as safe as the level promises; at once, without a checkpoint, if it is already.
 
@@ -209,6 +212,7 @@ class JournalWriter:
 
     # -- the task
 
+    @ki_safe
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what nobody waits for, watch a full disk, and at the end leave nothing behind. Raises `JournalFailed` when the disk did.
 

@@ -22,7 +22,7 @@ from trouper.actors.feed import Feed
 from trouper.actors.ground import Ground, Outfit, Started
 from trouper.actors.recording import Taken, take
 from trouper.actors.reference import Inbox, Ref
-from trouper.actors.request import Reply, Request
+from trouper.actors.request import Reply, Request, ki_safe
 from trouper.actors.restart import Restart
 from trouper.actors.running import Running
 from trouper.actors.runs import OBSERVED, RunGround
@@ -140,8 +140,9 @@ class SessionActor:
     specs: tuple[ToolSpec, ...] = ()
     _turn_outfit: Outfit | None = None
 
-    # -- the loop
+    # -- the loop. A Ctrl-C does not come down in here: between a decision and its publication it would leave memory behind the disk.
 
+    @ki_safe
     async def run(self, inbox: Inbox[Any, Any]) -> None:
         """The actor's life, once or, after a crash, once more."""
         try:
@@ -241,6 +242,7 @@ class SessionActor:
         with self._turnstile:
             self._spawn(await self._decide(batch))
 
+    @ki_safe
     async def relay(self, command: Command) -> Started | None:
         """What the session has to hear, as soon as there is room. While the actor rests, whoever brings the command decides on it in the actor's
         place, and gets a piece of the work that follows to go on with: that saves both of them the way through the scheduler.
