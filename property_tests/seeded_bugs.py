@@ -746,8 +746,16 @@ BUGS: tuple[Bug, ...] = (
         "a-deadline-that-is-brought-forward",
         "a deadline that comes before the next look at them is seen too late (L12)",
         "actors/deadlines.py",
-        "        if running.deadline < self._alarm.at:\n            self._alarm.hasten(running.deadline)\n",
+        "        if deadline < self._alarm.at:\n            self._alarm.hasten(deadline)\n",
         "",
+        (DEADLINES,),
+    ),
+    Bug(
+        "a-deadline-that-moved-and-was-forgotten",
+        "a deadline that moved on between two looks at all of them is never seen again (L12)",
+        "actors/deadlines.py",
+        "                    self.add(running)  # It has moved on.\n",
+        "                    pass\n",
         (DEADLINES,),
     ),
     Bug(

@@ -8,8 +8,9 @@ import trio
 from trio.testing import MockClock
 
 from trouper.actors import open_supervisor
-from trouper.actors.deadlines import Deadlines
+from trouper.actors.deadlines import LOOK_AHEAD_S, Deadlines
 from trouper.actors.running import Lane, Running
+from trouper.testing.sources import seeded
 
 
 class Stage:
@@ -52,6 +53,20 @@ async def test_a_deadline_moves_with_its_work(autojump_clock: MockClock) -> None
     assert stage.ended["put off"] == 20.0
 
 
+async def test_a_deadline_that_was_looked_at_and_moves_is_not_forgotten(autojump_clock: MockClock) -> None:
+    """It was soon to come when the one before it passed, and nothing else brings the actor to look again."""
+    stage = Stage()
+    moves = Running()
+    with trio.fail_after(100):
+        async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
+            supervisor.spawn("deadlines", stage.deadlines.run)
+            nursery.start_soon(stage.work, "first", Running(), 9.5)
+            nursery.start_soon(stage.work, "moved", moves, 9.5 + LOOK_AHEAD_S / 2)
+            await trio.sleep(9.75)
+            moves.extend(30.0)
+    assert stage.ended == {"first": 9.5, "moved": 30.0}
+
+
 async def test_a_deadline_that_is_lifted_never_comes(autojump_clock: MockClock) -> None:
     stage = Stage()
     running = Running()
@@ -82,3 +97,53 @@ async def test_it_stops_at_once_when_it_is_asked_to(autojump_clock: MockClock) -
         supervisor.spawn("deadlines", stage.deadlines.run)
         await trio.sleep(1)
     assert trio.current_time() == 1
+
+
+class Counted(Running):
+    """Counts how often anybody looks at a deadline."""
+
+    looks = 0
+    _deadline = math.inf
+
+    @property
+    def deadline(self) -> float:  # type: ignore[override]
+        Counted.looks += 1
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float) -> None:
+        self._deadline = deadline
+
+
+async def test_many_deadlines_that_pass_one_by_one_cost_about_as_much_as_one_each(autojump_clock: MockClock) -> None:
+    """How cost must grow: a provider that is down lets the deadlines of all sessions pass within seconds."""
+    stage = Stage()
+    count = 400
+    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
+        supervisor.spawn("deadlines", stage.deadlines.run)
+        for number in range(count):
+            nursery.start_soon(stage.work, str(number), Counted(), 10 + number / 100)
+    assert stage.ended == {str(number): 10 + number / 100 for number in range(count)}
+    assert Counted.looks < 20 * count
+
+
+async def test_deadlines_are_exact_however_they_are_moved(autojump_clock: MockClock) -> None:
+    """From a seed: each is put off and brought forward, within the look ahead and beyond it, and comes when it was last said."""
+    stage = Stage()
+    random = seeded(7, "deadlines")
+    due: dict[str, float] = {}
+
+    async def moved(name: str) -> None:
+        running = Running()
+        nursery.start_soon(stage.work, name, running, trio.current_time() + 100.0)
+        for _ in range(random.randrange(6)):
+            await trio.sleep(random.choice((0.25, 0.5, 1.5)))
+            due[name] = trio.current_time() + random.choice((2.0, 2.5, 3.0, 7.0, 50.0))
+            running.extend(due[name])
+
+    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
+        supervisor.spawn("deadlines", stage.deadlines.run)
+        for number in range(100):
+            due[str(number)] = 100.0
+            nursery.start_soon(moved, str(number))
+    assert stage.ended == due

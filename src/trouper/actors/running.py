@@ -89,8 +89,9 @@ class Running:
 
     def extend(self, deadline: float) -> None:
         """Another deadline for the block that it is in."""
+        sooner = deadline < self.deadline
         self.deadline = deadline
-        if self._scope is not None:
+        if sooner and self._scope is not None:
             self._lane.deadlines.add(self)
 
     @_ki_safe
