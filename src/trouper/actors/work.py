@@ -43,8 +43,8 @@ from trouper.core.task_record import Link, NewTask
 from trouper.tools.context import ToolContext
 from trouper.tools.errors import ToolError
 
-#: A task lets the others run after so many pieces of work in a row.
-RELAYS_MAX = 8
+#: A task lets the others run after so many pieces of work in a row: that is a millisecond, if none of them waits for anything.
+RELAYS_MAX = 16
 #: Runs that end within this time of each other are told to the model together.
 _GATHER_S = 0.1
 _RETELL_MAX_S = 60.0
