@@ -21,6 +21,7 @@ from trouper.core.ids import check_name
 from trouper.core.messages import Usage
 from trouper.core.session import State
 from trouper.core.settings import Budget
+from trouper.core.values import changed
 from trouper.ground import RuntimeGround
 from trouper.journal import Recovery
 from trouper.models.protocol import Model, check_model
@@ -116,14 +117,10 @@ class Runtime(Overview):
         """`usual`, but for what was given."""
         if model is not None:
             self._ground.models.meet(model)
-        return Outfit(
-            model=usual.model if model is None else model,
-            registry=usual.registry if tools is None else self._checked(equipped(tools)),
-            budget=usual.budget if budget is None else budget,
-            limits=usual.limits,
-            rules=usual.rules,
-            hooks=usual.hooks,
-        )
+            usual = changed(usual, model=model)
+        if tools is not None:
+            usual = changed(usual, registry=self._checked(equipped(tools)))
+        return usual if budget is None else changed(usual, budget=budget)
 
     def _checked(self, registry: Registry) -> Registry:
         """No model hears of a tool whose needs are not met (T7)."""

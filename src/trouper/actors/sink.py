@@ -9,7 +9,7 @@ from trouper.core.live import LiveEvent, ToolOutput, ToolProgress, ToolStatus
 from trouper.core.values import frozen
 
 
-@frozen
+@frozen(frequent=True)
 class LiveSink:
     call: CallId
     publish: Callable[[LiveEvent], None]

@@ -12,7 +12,7 @@ from trouper.core.messages import Fault, Json, Opaque, Part, Usage
 from trouper.core.values import frozen
 
 
-@frozen
+@frozen(frequent=True)
 class TextChunk:
     """A piece of the reply."""
 
@@ -20,7 +20,7 @@ class TextChunk:
     opaque: Opaque | None = None
 
 
-@frozen
+@frozen(frequent=True)
 class ThinkingChunk:
     """Reasoning. With a signature and no text it emits nothing, but is kept (L4)."""
 
@@ -29,7 +29,7 @@ class ThinkingChunk:
     opaque: Opaque | None = None
 
 
-@frozen
+@frozen(frequent=True)
 class CallStart:
     """A tool call begins; its arguments follow."""
 
@@ -40,7 +40,7 @@ class CallStart:
     opaque: Opaque | None = None
 
 
-@frozen
+@frozen(frequent=True)
 class CallDelta:
     """A fragment of the arguments' JSON text."""
 
@@ -48,7 +48,7 @@ class CallDelta:
     fragment: str
 
 
-@frozen
+@frozen(frequent=True)
 class CallEnd:
     """A tool call is complete."""
 

@@ -18,17 +18,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from attrs import field, frozen
+from attrs import field
 
 from trouper._errors import ConfigError
 from trouper.core.messages import Json, Message, ToolSpec
+from trouper.core.values import frozen
 from trouper.models.chunks import Chunk
 
 #: "auto": as the model likes; "none": no tools; "any": at least one; or the name of the one to call.
 ToolChoice: TypeAlias = Literal["auto", "none", "any"] | str
 
 
-@frozen
+@frozen(frequent=True)
 class ModelRequest:
     """One step's question. Already validated (L22): each call answered, in order."""
 

@@ -11,9 +11,9 @@ import re
 from typing import Any, NoReturn
 
 import orjson
-from attrs import frozen
 
 from trouper.core.messages import Json
+from trouper.core.values import frozen
 from trouper.tools.errors import InvalidArguments
 
 #: Characters of one call's arguments.
@@ -37,7 +37,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 NODES_MAX = 2_000
 
 
-@frozen
+@frozen(frequent=True)
 class Parsed:
     """Arguments as JSON, after repair."""
 

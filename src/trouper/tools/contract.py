@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from attrs import Factory, evolve, field, frozen
+import attrs
+from attrs import Factory, evolve, field
 
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json, ToolSpec
+from trouper.core.values import frozen
 from trouper.tools.arguments import Parsed, guarded
 from trouper.tools.complaint import complaint, listed, summarised
 from trouper.tools.context import SERVICE_NAMES
@@ -70,7 +72,7 @@ class Hints:
 NO_HINTS = Hints()
 
 
-@frozen
+@frozen(frequent=True)
 class Prepared:
     """Arguments that fit the schema: what history, events and the tool all see (L17)."""
 
@@ -117,7 +119,7 @@ def _checked_needs(tool: Tool, attribute: object, needs: frozenset[str]) -> None
         )
 
 
-@frozen(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False)
 class Tool:
     """One tool. `@tool` makes it from a function; a toolset (an MCP server's, say) makes it from a schema and an `invoke` of its own."""
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 
 import orjson
-from attrs import frozen
 
 from trouper.core.messages import Json
+from trouper.core.values import frozen
 from trouper.tools.large import LARGE, LEAVES, cleaned, json_pieces, weight
 from trouper.tools.results import ToolResult, is_large
 from trouper.tools.terminal_text import slices
@@ -37,7 +37,7 @@ _SECRET_MAX = 16_384
 _ERRORS_SOUGHT = 1 << 21
 
 
-@frozen
+@frozen(frequent=True)
 class Shaped:
     """What the model is given, and what is to be kept."""
 

@@ -14,9 +14,9 @@ from typing import NoReturn
 
 import attrs
 import orjson
-from attrs import frozen
 
 from trouper.core.messages import Json, Media
+from trouper.core.values import frozen
 from trouper.tools.errors import ConnectionRequired, InvalidResult, ToolError
 from trouper.tools.large import LARGE, LEAVES, detached, transformed, weight
 from trouper.tools.structure import converter
@@ -38,7 +38,7 @@ _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
 _LOOSE_OPTIONS = _OPTIONS | orjson.OPT_NON_STR_KEYS
 
 
-@frozen
+@frozen(frequent=True)
 class ToolResult:
     """A result with more to it than a value."""
 
