@@ -9,57 +9,88 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
+from trouper.actors.running import Running
 from trouper.actors.sink import LiveSink
 from trouper.core.commands import Command
 from trouper.core.ids import CallId, TaskId
 from trouper.core.live import LiveEvent
 from trouper.core.task_events import BeatTask, MessageTask, ReportTaskProgress, WriteTaskOutput
 from trouper.core.task_record import DETAIL_MAX_CHARS, LOG_MAX_CHARS, TAIL_MAX_CHARS, Output, Progress, append_output
+from trouper.tools.contract import Tool
 
 #: A word that was the last one for so many reports is taken for whole.
 _LOOKS_AT_A_PAUSE = 2
+_NO_OUTPUT = Output()
+
+
+class RunHome(Protocol):
+    """What a run needs of the session that it belongs to."""
+
+    def now(self) -> float: ...
+    def post(self, command: Command) -> bool: ...
+    def publish_live(self, event: LiveEvent) -> None: ...
+    def said(self) -> None:
+        """There is something for the record."""
+
+    def settled(self, text: str, paused: bool) -> int:
+        """How much of a text that goes on may be written down by itself (J8)."""
 
 
 class Run:
-    """The sink of one execution, and its line to the session. Tools see it as `Sink` and `RunLine`."""
+    """The sink of one execution, and its line to the session. Tools see it as `Sink` and `RunLine`.
 
-    def __init__(
-        self,
-        call: CallId,
-        *,
-        now: Callable[[], float],
-        post: Callable[[Command], bool],
-        publish: Callable[[LiveEvent], None],
-        said: Callable[[], None],
-        settled: Callable[[str, bool], int],
-    ) -> None:
+    There may be a thousand of them, most of which say nothing and are told nothing: what takes up words and messages is made when the first one comes.
+    """
+
+    __slots__ = (
+        "_detail",
+        "_held",
+        "_home",
+        "_log",
+        "_looks",
+        "_message_came",
+        "_messages",
+        "_output",
+        "_progress",
+        "_tail",
+        "_unsaid",
+        "attempt",
+        "call",
+        "running",
+        "spilling",
+        "task_id",
+        "tool",
+    )
+
+    def __init__(self, call: CallId, home: RunHome, tool: Tool, running: Running) -> None:
         self.call = call
+        self.tool = tool
+        self.running = running
         self.task_id: TaskId | None = None
         self.attempt = 1
         #: The turn has asked for it to be let go; whether that was granted is known when the session has decided.
         self.spilling = False
-        self._now = now
-        self._post = post
-        self._live = LiveSink(call, publish)
-        #: Called whenever there is something for the record.
-        self._said = said
-        self._settled = settled
+        self._home = home
         #: Characters that wait for what they may be the beginning of, and how often they were found unchanged.
         self._held = self._looks = 0
-        self._output = Output()
-        self._log: list[str] = []
-        self._unsaid: list[tuple[str, str]] = []
+        self._output = _NO_OUTPUT
+        self._log: list[str] | None = None
+        self._unsaid: list[tuple[str, str]] | None = None
         self._tail = ("", "")
         self._detail: str | None = None
         self._progress: Progress | None = None
-        self._messages: deque[str] = deque()
-        self._message_came = trio.Event()
+        self._messages: deque[str] | None = None
+        self._message_came: trio.Event | None = None
 
     # -- what the tool says; never blocks
+
+    @property
+    def _live(self) -> LiveSink:
+        return LiveSink(self.call, self._home.publish_live)
 
     def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None:
         self._live.progress(current, total, unit, label)
@@ -67,12 +98,12 @@ class Run:
             self._progress = Progress(current, total, unit or None, label or None)
         elif label:
             self._detail = label[:DETAIL_MAX_CHARS]
-        self._said()
+        self._home.said()
 
     def status(self, text: str) -> None:
         self._live.status(text)
         self._detail = text[:DETAIL_MAX_CHARS]
-        self._said()
+        self._home.said()
 
     def output(self, stream: str, delta: str) -> None:
         if not delta:
@@ -81,6 +112,7 @@ class Run:
         was_full = self._output.truncated
         self._output, logged = append_output(self._output, stream, delta)
         if logged:
+            self._log = self._log or []
             self._log.append(logged)
         if was_full:
             # The log takes no more; the record's live tail is all that is left to feed.
@@ -88,31 +120,34 @@ class Run:
         else:
             if len(delta) > LOG_MAX_CHARS + TAIL_MAX_CHARS:
                 delta = delta[: LOG_MAX_CHARS + 1] + "\n" + _ending(delta)
+            self._unsaid = self._unsaid or []
             if self._unsaid and self._unsaid[-1][0] == stream:
                 delta = self._unsaid.pop()[1] + delta
             self._unsaid.append((stream, delta))
-        self._said()
+        self._home.said()
 
     # -- messages (B12)
 
     async def receive(self) -> str:
         """The next message that somebody has sent to the task."""
         while not self._messages:
+            if self._message_came is None:
+                self._message_came = trio.Event()
             await self._message_came.wait()
-        text = self._messages.popleft()
-        if not self._messages:
-            self._message_came = trio.Event()
-        return text
+        return self._messages.popleft()
 
     def say(self, text: str) -> bool:
         """A message from the task, kept with it; false if it is no task, or the session cannot take it now."""
         if self.task_id is None:
             return False
-        return self._post(MessageTask(self.task_id, "from_task", text, self._now(), self.attempt))
+        return self._home.post(MessageTask(self.task_id, "from_task", text, self._home.now(), self.attempt))
 
     def take_message(self, text: str) -> None:
+        self._messages = self._messages or deque()
         self._messages.append(text)
-        self._message_came.set()
+        if self._message_came is not None:
+            self._message_came.set()
+            self._message_came = None
 
     # -- the record
 
@@ -123,7 +158,7 @@ class Run:
     def beat(self) -> None:
         """Say that it is alive."""
         if self.task_id is not None:
-            self._post(BeatTask(self.task_id, self.attempt, self._now()))
+            self._home.post(BeatTask(self.task_id, self.attempt, self._home.now()))
 
     @property
     def has_news(self) -> bool:
@@ -139,32 +174,32 @@ class Run:
             # What is said last may be half a secret; its other half is waited for (J8).
             if not final and len(self._unsaid) == 1:
                 self._looks = self._looks + 1 if len(delta) == self._held else 0
-                end = self._settled(delta, self._looks >= _LOOKS_AT_A_PAUSE)
+                end = self._home.settled(delta, self._looks >= _LOOKS_AT_A_PAUSE)
             else:
                 end = len(delta)
             self._held = len(delta) - end
             if self._held and self._looks < _LOOKS_AT_A_PAUSE:
-                self._said()  # To be looked at again: what is not continued soon was whole.
+                self._home.said()  # To be looked at again: what is not continued soon was whole.
             if not end:
                 break
-            if not self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta[:end], self._now())):
+            if not self._home.post(WriteTaskOutput(self.task_id, self.attempt, stream, delta[:end], self._home.now())):
                 return
             del self._unsaid[0]
             if end < len(delta):
                 self._unsaid.insert(0, (stream, delta[end:]))
                 break
         stream, delta = self._tail
-        if delta and self._post(WriteTaskOutput(self.task_id, self.attempt, stream, delta, self._now())):
+        if delta and self._home.post(WriteTaskOutput(self.task_id, self.attempt, stream, delta, self._home.now())):
             self._tail = ("", "")
         if self._detail is not None or self._progress is not None:
-            told = ReportTaskProgress(self.task_id, self.attempt, self._now(), self._detail, self._progress)
-            if self._post(told):
+            told = ReportTaskProgress(self.task_id, self.attempt, self._home.now(), self._detail, self._progress)
+            if self._home.post(told):
                 self._detail = self._progress = None
 
     @property
     def log(self) -> str:
         """All that was written, as `output.log` has it: within its cap, with a note where it was cut."""
-        return "".join(self._log)
+        return "".join(self._log or ())
 
 
 def _ending(text: str) -> str:

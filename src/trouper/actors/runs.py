@@ -17,12 +17,13 @@ import trio
 from trouper.actors.reporter import Reporter
 from trouper.actors.run import Run
 from trouper.actors.running import Running
-from trouper.actors.tool_call import run_tool
+from trouper.actors.tool_call import CallHost, run_tool
 from trouper.actors.watches import Watches
 from trouper.core import task_text
 from trouper.core.calls import Call
 from trouper.core.commands import Command, DeliverResult
 from trouper.core.ids import CallId, SessionId, TaskId
+from trouper.core.live import LiveEvent
 from trouper.core.messages import Json, Outcome
 from trouper.core.notification import NotificationQueued, NotificationsRequeued
 from trouper.core.outstanding import RunCall, Work
@@ -86,7 +87,7 @@ class RunGround(Protocol):
         """Somebody has answered what a task had asked for."""
 
 
-class RunHost(Protocol):
+class RunHost(CallHost, Protocol):
     """What runs need of their session."""
 
     session: str
@@ -97,15 +98,11 @@ class RunHost(Protocol):
     def run_ground(self) -> RunGround: ...
     @property
     def limits(self) -> Limits: ...
-    def now(self) -> float: ...
     def post(self, command: Command) -> bool: ...
     def publish_live(self, event: Any) -> None: ...
     def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None: ...
     async def settle(self) -> None:
         """Until everything that the session was told so far has been decided."""
-
-    @property
-    def keep(self) -> Callable[[str, str], Awaitable[str | None]] | None: ...
 
 
 class Runs:
@@ -113,7 +110,7 @@ class Runs:
 
     def __init__(self, host: RunHost) -> None:
         self._host = host
-        self._calls: dict[CallId, tuple[Run, Running, Tool]] = {}
+        self._calls: dict[CallId, Run] = {}
         self._tasks: dict[TaskId, Run] = {}
         self._reporter = Reporter(host.limits.heartbeat_s)
 
@@ -121,8 +118,7 @@ class Runs:
 
     async def run_call(self, tool: Tool, call: Call, running: Running, timeout_s: float) -> Command | None:
         """A call that the turn may let go of. The end of its task if it did, else the call's own."""
-        run = self._new(call.id)
-        self._calls[call.id] = (run, running, tool)
+        run = self._calls[call.id] = Run(call.id, self, tool, running)
         host = self._host
         context = ToolContext(
             session_id=SessionId(host.session),
@@ -138,11 +134,9 @@ class Runs:
             call.request.arguments,
             context,
             running,
+            host,
             timeout_s=timeout_s,
             output_bytes=host.limits.tool_output_bytes,
-            now=host.now,
-            keep=host.keep,
-            redact=host.run_ground.redact.text,
         )
         if ended is None:
             return None  # Stopped: see `after_stop`.
@@ -167,7 +161,7 @@ class Runs:
             return task_text.end_command(found, attempt, Outcome.ERROR, gone, at=host.now(), saved=False)
         # A spilled call is the same call in each attempt, also to the other side of an idempotent tool.
         call = about.origin_call if about.kind == "tool" and about.origin_call else CallId(task_id)
-        run = self._new(call)
+        run = Run(call, self, tool, running)
         for message in found.messages:
             if message.direction == "to_task":
                 run.take_message(message.text)
@@ -187,11 +181,9 @@ class Runs:
             about.spec.get("arguments"),  # type: ignore[arg-type]
             context,
             running,
+            host,
             timeout_s=tool.timeout_s or math.inf,
             output_bytes=host.limits.tool_output_bytes,
-            now=host.now,
-            keep=host.keep,
-            redact=host.run_ground.redact.text,
             background=True,
         )
         if ended is None:
@@ -201,7 +193,7 @@ class Runs:
     def spilling(self, call: CallId) -> None:
         """The turn has waited long enough for this call, and is about to say so."""
         if call in self._calls:
-            self._calls[call][0].spilling = True
+            self._calls[call].spilling = True
 
     # -- ends
 
@@ -231,7 +223,7 @@ class Runs:
                 run, found = self._tasks.get(task_id), host.state.tasks.live.get(task_id)
             case RunCall(call):
                 attempt = 1
-                run = self._calls[call.id][0] if call.id in self._calls else None
+                run = self._calls.get(call.id)
                 live = host.state.tasks.live.values()
                 found = next((t for t in live if t.about.kind == "tool" and t.about.origin_call == call.id), None)
             case _:
@@ -288,10 +280,10 @@ class Runs:
             case TaskStarted(task_id=task_id, attempt=1):
                 found = host.state.tasks.get(task_id)
                 if found is not None and found.about.kind == "tool" and found.about.origin_call in self._calls:
-                    run, running, tool = self._calls[found.about.origin_call]
-                    if tool.timeout_s is None:
+                    run = self._calls[found.about.origin_call]
+                    if run.tool.timeout_s is None:
                         # The time-out of a session's calls is for those that somebody waits for.
-                        running.extend(math.inf)
+                        run.running.extend(math.inf)
                     self._attach(run, task_id, 1)
             case TaskMessaged(task_id=task_id, message=message) if message.direction == "to_task":
                 if task_id in self._tasks:
@@ -310,16 +302,24 @@ class Runs:
             case _:
                 pass
 
-    def _new(self, call: CallId) -> Run:
-        host = self._host
-        return Run(
-            call,
-            now=host.now,
-            post=host.post,
-            publish=host.publish_live,
-            said=self._reporter.said,
-            settled=host.run_ground.redact.settled,
-        )
+    # -- what each run needs of its session (see `RunHome`)
+
+    def now(self) -> float:
+        return self._host.now()
+
+    def post(self, command: Command) -> bool:
+        return self._host.post(command)
+
+    def publish_live(self, event: LiveEvent) -> None:
+        self._host.publish_live(event)
+
+    def said(self) -> None:
+        self._reporter.said()
+
+    def settled(self, text: str, paused: bool) -> int:
+        return self._host.run_ground.redact.settled(text, paused)
+
+    # -- beginnings and ends in its books
 
     def _attach(self, run: Run, task_id: TaskId, attempt: int) -> None:
         run.attach(task_id, attempt)

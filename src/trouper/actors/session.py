@@ -528,6 +528,9 @@ class SessionActor:
     def keep(self) -> Callable[[str, str], Awaitable[str | None]] | None:
         return self._keep_output if self.ground.has_files else None
 
+    def redact_text(self, text: str) -> str:
+        return self.ground.redact.text(text)
+
     async def _keep_output(self, path: str, text: str) -> str | None:
         return await self.ground.keep_output(self.session, path, text)
 

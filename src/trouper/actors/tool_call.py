@@ -11,6 +11,7 @@ import math
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Protocol
 
 from trouper.actors.foreign import alone, from_outside
 from trouper.actors.running import Running
@@ -22,7 +23,7 @@ from trouper.tools.contract import Tool
 from trouper.tools.errors import ConnectionRequired, ToolError
 from trouper.tools.off_loop import off_loop
 from trouper.tools.output import Shaped, is_heavy, shape_output
-from trouper.tools.results import ToolResult
+from trouper.tools.results import ToolResult, as_result, is_large
 
 logger = logging.getLogger("trouper.tools")
 
@@ -43,37 +44,53 @@ def _told(error: BaseException) -> str | None:
         return None
 
 
+class CallHost(Protocol):
+    """What a call under way needs of its session. One reference instead of several: there may be a thousand calls, and the garbage collector visits what each holds."""
+
+    def now(self) -> float: ...
+    def redact_text(self, text: str) -> str:
+        """Without the secrets in it (J8)."""
+
+    @property
+    def keep(self) -> Callable[[str, str], Awaitable[str | None]] | None:
+        """Stores an output that had to be cut, under the session's files, or says why it does not."""
+
+
 async def run_tool(
     tool: Tool,
     call: CallId,
     arguments: dict[str, object],
     context: ToolContext,
     running: Running,
+    host: CallHost,
     *,
     timeout_s: float,
     output_bytes: int,
-    now: Callable[[], float],
-    keep: Callable[[str, str], Awaitable[str | None]] | None = None,
-    redact: Callable[[str], str] = str,
     background: bool = False,
 ) -> DeliverResult | None:
-    """Run to the end, in the scope of `running`; `None` if the work was stopped. `keep` stores an output that had to be cut, under the session's files, or says why it does not; `redact` takes the secrets out of it before it is cut."""
+    """Run to the end, in the scope of `running`; `None` if the work was stopped. What only the end needs is made at the end: a call may last for hours."""
     started = running.clock()
     internal: str | None = None
     outcome, shaped = Outcome.TIMEOUT, _NOTHING
     images: tuple[Media, ...] = ()
     result: ToolResult | None = None
-    saved_as = f"outputs/{call}.txt" if keep is not None else None
+    keep: Callable[[str, str], Awaitable[str | None]] | None = None
+    saved_as: str | None = None
     persist = heavy = False
     with running.until(started + timeout_s):
         try:
-            result = await (tool.run_background if background else tool.run)(arguments, context)
+            invoke = tool.invoke_background if background and tool.invoke_background is not None else tool.invoke
+            returned = await invoke(arguments, context)
+            if is_large(returned):
+                result = await off_loop(partial(as_result, returned, tool.name, large=True))
+            else:
+                result = as_result(returned, tool.name, large=False)
         except BaseException as caught:
             outside = from_outside(caught)
             if outside is caught:
                 raise
             # Cut after redaction: half a secret would not be known as one.
-            internal = redact("".join(traceback.format_exception(caught)))[-INTERNAL_CHARS:]
+            internal = host.redact_text("".join(traceback.format_exception(caught)))[-INTERNAL_CHARS:]
             if outside is not None:
                 logger.warning("tool %r failed while it was cancelled: %s", tool.name, internal)
                 raise outside from None
@@ -88,9 +105,17 @@ async def run_tool(
             persist = bool(tool.hints.persist_output)
             images = result.images
         if result is not None:
+            keep = host.keep
+            saved_as = f"outputs/{call}.txt" if keep is not None else None
             heavy = is_heavy(result)
             shape = partial(
-                shape_output, result, limit=output_bytes, saved_as=saved_as, persist=persist, redact=redact, heavy=heavy
+                shape_output,
+                result,
+                limit=output_bytes,
+                saved_as=saved_as,
+                persist=persist,
+                redact=host.redact_text,
+                heavy=heavy,
             )
             if heavy:
                 # The tool has done its work: what is left is not to be held against its time. It can still be stopped.
@@ -112,12 +137,12 @@ async def run_tool(
                 full_output = saved_as
             elif shaped.full_text is not None:
                 # A note that leads nowhere is replaced by one that says why.
-                anew = partial(shape_output, result, limit=output_bytes, not_kept=not_kept, redact=redact, heavy=heavy)
+                anew = partial(shape, not_kept=not_kept)
                 shaped = await off_loop(anew) if heavy else anew()
     return DeliverResult(
         call=call,
         outcome=outcome,
-        at=now(),
+        at=host.now(),
         content=shaped.content,
         images=images,
         latency_ms=round((running.clock() - started) * 1000, 3),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Awaitable
 
 import trio
 
@@ -103,32 +104,29 @@ class Worker:
             command = await self.runs.after_stop(work)
         return command
 
-    async def _run_call(self, call: Call, running: Running) -> Command | None:
+    def _run_call(self, call: Call, running: Running) -> Awaitable[Command | None]:
+        # Not async itself: it would stay on the stack for as long as the tool runs, and add nothing.
         outfit = self._host.turn_outfit
         request = call.request
         tool = outfit.registry.get(request.name)
         if tool is None:
             # Only after a restart: the call was allowed by a process that had this tool.
-            return DeliverResult(
-                request.id, Outcome.ERROR, self._host.now(), content=outfit.registry.unknown(request.name)
-            )
+            return self._without_tool(request.id, outfit.registry.unknown(request.name))
         timeout_s = call.preparation.timeout_s
         if timeout_s is None:
             timeout_s = outfit.limits.tool_timeout_s
         timeout_s = timeout_s or math.inf  # 0: never.
         if call.preparation.budget_s is not None:
-            return await self.runs.run_call(tool, call, running, timeout_s)
-        return await run_tool(
+            return self.runs.run_call(tool, call, running, timeout_s)
+        return run_tool(
             tool,
             request.id,
             request.arguments,
             self._context(call) if tool.takes_context else _NO_CONTEXT,
             running,
+            self._host,
             timeout_s=timeout_s,
             output_bytes=outfit.limits.tool_output_bytes,
-            now=self._host.ground.environment.now,
-            keep=self._host.keep,
-            redact=self._host.ground.redact.text,
         )
 
     def _context(self, call: Call) -> ToolContext:
@@ -140,6 +138,9 @@ class Worker:
             sink=LiveSink(call.id, host.publish_live),
             attempt=call.attempt,
         )
+
+    async def _without_tool(self, call: CallId, told: str) -> Command:
+        return DeliverResult(call, Outcome.ERROR, self._host.now(), content=told)
 
     async def _run_task(self, task_id: TaskId, attempt: int, running: Running) -> Command | None:
         found = self._host.state.tasks.live.get(task_id)

@@ -14,7 +14,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, overload
 
 import trio
@@ -267,12 +267,13 @@ def _invoke(function: Callable[..., Any], shape: Shape) -> Invoke:
     bind, takes_context = shape.bind, shape.context
     call = _underlying(function)
     if inspect.iscoroutinefunction(call):
-
-        async def invoke(arguments: dict[str, Json], context: ToolContext) -> object:
+        # Not async itself: it would stay on the stack for as long as the tool runs, and add nothing.
+        def invoke(arguments: dict[str, Json], context: ToolContext) -> Awaitable[object]:
             bound = bind(arguments)
             if takes_context is not None:
                 bound[takes_context] = context
-            return await function(**bound)
+            returned: Awaitable[object] = function(**bound)
+            return returned
 
         return invoke
     if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
