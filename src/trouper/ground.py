@@ -14,7 +14,7 @@ from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
-from trouper.core.ids import TaskId
+from trouper.core.ids import CallId, TaskId
 from trouper.core.memory import Memories
 from trouper.core.messages import Json
 from trouper.core.session import State
@@ -151,6 +151,10 @@ class RuntimeGround:
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
         """The answer to what a task waited for is on record."""
         self.desk(session).questions.recorded(task_id, answer)
+
+    def call_went_on(self, session: str, call: CallId, task_id: TaskId) -> None:
+        """The turn has let go of a call, which goes on as a task."""
+        self.desk(session).questions.went_on(call, task_id)
 
     def new_owner(self) -> Owner:
         self._starts += 1

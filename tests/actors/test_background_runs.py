@@ -16,6 +16,7 @@ from trouper.actors.runs import RunHost
 from trouper.core.task_record import LOG_MAX_CHARS, TAIL_MAX_CHARS, TaskState
 from trouper.models.scripted import Scripted, call, reply
 from trouper.testing.crash_disk import CrashDisk
+from trouper.tools.context import Question
 
 
 async def test_in_time_there_is_a_result_and_no_task(open_checked: Any, autojump_clock: Any) -> None:
@@ -465,3 +466,132 @@ async def test_without_a_record_there_is_no_background_run(open_checked: Any, au
         disk.capacity = None
     answer = model.requests[1].messages[-1].answers[0]
     assert answer.outcome.value == "cancelled" and "could not be recorded" in answer.content
+
+
+# --- calls that ask the user, and then go on (B11) ---
+
+
+def asking(*questions: str, timeout_s: float | None = None) -> Any:
+    """A tool that asks all of them at once, at once."""
+
+    @tool(background=True)
+    async def painter(context: ToolContext) -> list[str]:
+        """Needs to know."""
+        heard: dict[str, str] = {}
+
+        async def ask(question: str) -> None:
+            given = await context.ask_user(Question(question), timeout_s=timeout_s)
+            heard[question] = str(given.values[0]) if given.values else given.status
+
+        async with trio.open_nursery() as nursery:
+            for question in questions:
+                nursery.start_soon(ask, question)
+        return [heard[question] for question in questions]
+
+    return painter
+
+
+def awaited(state: Any) -> str | None:
+    """What the one task waits for."""
+    tasks = list(state.tasks.live.values())
+    if not tasks or tasks[0].state is not TaskState.AWAITING_INPUT:
+        return None
+    return str(tasks[0].input_request["questions"][0]["text"])
+
+
+def painting() -> Scripted:
+    return Scripted([reply(call("painter")), reply("It goes on."), reply("Noted.")], exhausted="repeat")
+
+
+async def test_a_call_that_asked_before_it_spilled_waits_for_input_on_the_record(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B11: a question that is open when the turn lets go of the call is the task's from then on."""
+    async with open_checked(painting(), tools=[asking("Which colour?")]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until(session, lambda state: awaited(state) == "Which colour?")
+        (open_question,) = session.questions
+        assert open_question.task_id == only_task(session).id
+        await session.answer_question(open_question.id, "blue")
+        await until_quiet(session)
+        assert only_task(session).result == ["blue"] and not session.questions
+    assert [event.answer["values"] for event in events_of(journal, "TaskInputAnswered")] == [["blue"]]
+
+
+async def test_an_answer_to_the_task_is_an_answer_to_its_call(open_checked: Any, autojump_clock: Any) -> None:
+    """B11: whoever knows only the task can answer it."""
+    async with open_checked(painting(), tools=[asking("Which colour?")]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until(session, lambda state: awaited(state) == "Which colour?")
+        await session.answer_task(only_task(session).id, "red")
+        assert (await session.wait_task(only_task(session).id)).result == ["red"]
+
+
+async def test_an_answer_that_comes_with_the_spill_leaves_nothing_waiting(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B11: in whichever order the two are decided."""
+    async with open_checked(painting(), tools=[asking("Which colour?")]) as runtime:
+        session = await runtime.session("a")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.ask, "go")
+            await until(session, lambda state: bool(state.tasks.live))
+            await session.answer_question(session.questions[0].id, "blue")
+        await until_quiet(session)
+        assert only_task(session).result == ["blue"]
+    asked, answered = (len(events_of(journal, kind)) for kind in ("TaskInputRequested", "TaskInputAnswered"))
+    assert asked == answered <= 1
+
+
+async def test_questions_of_one_run_are_put_on_its_record_one_after_the_other(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B11: a task waits for one thing at a time; those that it asks meanwhile stand in line."""
+    answers = {"Which colour?": "blue", "How much?": "a lot", "When?": "now"}
+    async with open_checked(painting(), tools=[asking(*answers)]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        left = set(answers)
+        while left:
+            await until(session, lambda state: awaited(state) in left)
+            question = awaited(session._state)
+            assert question is not None and len(session.questions) == len(left)
+            left.remove(question)
+            await session.answer_task(only_task(session).id, answers[question])
+        await until_quiet(session)
+        assert only_task(session).result == list(answers.values())
+    assert len(events_of(journal, "TaskInputRequested")) == len(events_of(journal, "TaskInputAnswered")) == 3
+
+
+async def test_a_question_that_lapses_lets_its_task_run_on(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B11, T16: nobody answers in time."""
+    async with open_checked(painting(), tools=[asking("Which colour?", timeout_s=5.0)]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        assert only_task(session).result == ["timed_out"]
+    assert [event.answer["status"] for event in events_of(journal, "TaskInputAnswered")] == ["timed_out"]
+
+
+async def test_a_run_that_no_longer_waits_for_its_question_is_running(open_checked: Any, autojump_clock: Any) -> None:
+    """B11: a tool may give up by its own scope; its task must not wait for input for ever."""
+
+    @tool(background=True)
+    async def painter(context: ToolContext) -> str:
+        """Does not wait for long."""
+        with trio.move_on_after(2.0):
+            await context.ask_user(Question("Which colour?"))
+        await trio.sleep(5.0)
+        return "grey"
+
+    async with open_checked(painting(), tools=[painter]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until(session, lambda state: awaited(state) == "Which colour?")
+        await until(session, lambda state: next(iter(state.tasks.live.values())).state is TaskState.RUNNING)
+        assert not session.questions
+        assert (await session.wait_task(only_task(session).id)).result == "grey"

@@ -86,6 +86,9 @@ class RunGround(Protocol):
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
         """Somebody has answered what a task had asked for."""
 
+    def call_went_on(self, session: str, call: CallId, task_id: TaskId) -> None:
+        """The turn has let go of a call, which goes on as this task."""
+
 
 class RunHost(CallHost, Protocol):
     """What runs need of their session."""
@@ -285,6 +288,7 @@ class Runs:
                         # The time-out of a session's calls is for those that somebody waits for.
                         run.running.extend(math.inf)
                     self._attach(run, task_id, 1)
+                    host.run_ground.call_went_on(host.session, run.call, task_id)
             case TaskMessaged(task_id=task_id, message=message) if message.direction == "to_task":
                 if task_id in self._tasks:
                     self._tasks[task_id].take_message(message.text)

@@ -1,12 +1,14 @@
 """Questions that tools put to the user, open until the host answers, declines, or lets them lapse (T16).
 
-A call that runs in the turn just waits, and its call is in the journal. A background run that asks makes its task wait for input, on the record; so does the answer (B11).
+A call that runs in the turn just waits, and its call is in the journal. A background run that asks makes its task wait for input, on the record; so is the answer (B11). If the turn lets
+go of a call that has asked, the question is its task's from then on. A task waits for one question at a time; the others stand in line.
 A secret's value goes to the secret store and nowhere else: what comes back, and what is recorded, is a reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,7 +19,7 @@ from trouper.core.live import QuestionAsked
 from trouper.core.messages import Json
 from trouper.core.task_events import AnswerTaskInput, AskTaskInput
 from trouper.core.task_record import Task
-from trouper.core.values import frozen
+from trouper.core.values import changed, frozen
 from trouper.tools.context import Question, Reply, Secrets
 
 if TYPE_CHECKING:
@@ -40,15 +42,27 @@ class PendingQuestion:
 
 
 class _Open:
-    def __init__(self, pending: PendingQuestion) -> None:
+    def __init__(self, pending: PendingQuestion, attempt: int = 0) -> None:
         self.pending = pending
-        self.settled = trio.Event()
+        #: Which attempt of its task asks.
+        self.attempt = attempt
+        #: Its task waits for it, as the record says or is about to.
+        self.on_record = False
         self.reply: Reply | None = None
+        self._moved = trio.Event()
 
     def settle(self, reply: Reply) -> None:
         if self.reply is None:
             self.reply = reply
-            self.settled.set()
+            self.wake()
+
+    def wake(self) -> None:
+        """Have whoever asks look at it again."""
+        self._moved.set()
+
+    async def wait_moved(self) -> None:
+        await self._moved.wait()
+        self._moved = trio.Event()
 
 
 class Questions:
@@ -85,20 +99,32 @@ class Questions:
             call,
             None if task is None else task.id,
         )
-        opened = self._open[pending.id] = _Open(pending)
+        opened = self._open[pending.id] = _Open(pending, 0 if task is None else task.attempt)
+        deadline = trio.current_time() + (float("inf") if timeout_s is None else timeout_s)
         try:
-            if task is not None:
-                await session._ask(AskTaskInput(task.id, task.attempt, _request(pending), session._now()))
+            if self._is_next(opened):
+                await self._put_on_record(opened)
             session._actor.publish_live(QuestionAsked(pending.id, call, tuple(each.text for each in questions)))
-            with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
-                await opened.settled.wait()
-            if opened.reply is not None:
-                return opened.reply
-            if task is not None:
-                await self._record(task.id, Reply("timed_out"))
-            return Reply("timed_out")
+            return await self._wait_reply(opened, deadline)
+        except trio.Cancelled:
+            self._withdraw(opened)  # The tool may have given up by a scope of its own, and go on with something else.
+            raise
         finally:
             del self._open[pending.id]
+            for other in self._of_task(opened.pending.task_id):
+                other.wake()
+
+    async def _wait_reply(self, opened: _Open, deadline: float) -> Reply:
+        while True:
+            if opened.reply is not None:
+                return opened.reply
+            with trio.move_on_at(deadline) as waiting:
+                await opened.wait_moved()
+            if waiting.cancelled_caught:
+                with suppress(CommandRejected):  # An answer came first after all: that is the reply by now.
+                    await self._settle(opened, Reply("timed_out"))
+            elif self._is_next(opened):
+                await self._put_on_record(opened)
 
     def _task_of(self, call: CallId | None) -> Task | None:
         """The task of a run that goes by this call's id; `None` for one that runs in the turn."""
@@ -106,6 +132,35 @@ class Questions:
             if task.id == call or (task.about.kind == "tool" and task.about.origin_call == call):
                 return task if task.attempt else None
         return None
+
+    def _of_task(self, task_id: TaskId | None) -> Iterator[_Open]:
+        """The open questions of a task, in the order in which they were asked."""
+        return (each for each in self._open.values() if task_id is not None and each.pending.task_id == task_id)
+
+    def _is_next(self, opened: _Open) -> bool:
+        """Whether it is the one that its task should wait for, and does not yet."""
+        return (
+            opened.reply is None
+            and not opened.on_record
+            and next(self._of_task(opened.pending.task_id), None) is opened
+        )
+
+    async def _put_on_record(self, opened: _Open) -> None:
+        pending, session = opened.pending, self._session
+        assert pending.task_id is not None
+        opened.on_record = True
+        await session._ask(AskTaskInput(pending.task_id, opened.attempt, _request(pending), session._now()))
+        if opened.reply is not None:
+            await self._record(pending.task_id, opened.reply)  # The answer was faster.
+
+    def _withdraw(self, opened: _Open) -> None:
+        """Nobody waits for it any more. If that is because all of its run was cancelled, there is an end to come, and nothing to say."""
+        task = self._session._state.tasks.live.get(opened.pending.task_id)
+        if opened.on_record and opened.reply is None and task is not None and task.cancel_requested_at is None:
+            actor = self._session._actor
+            given_up = AnswerTaskInput(task.id, _given(Reply("timed_out")), self._session._now())
+            if not actor.post(given_up):
+                actor.start(actor.deliver, given_up)  # When there is room.
 
     # -- the host's side
 
@@ -127,21 +182,30 @@ class Questions:
         await self._settle(self._known(id), Reply("declined"))
 
     async def _settle(self, opened: _Open, reply: Reply) -> None:
-        if opened.pending.task_id is not None:
+        if opened.on_record and opened.pending.task_id is not None:
             await self._record(opened.pending.task_id, reply)  # The record wakes the run: see `recorded`.
         opened.settle(reply)
 
     async def _record(self, task_id: TaskId, reply: Reply) -> None:
         task = self._session._state.tasks.live.get(task_id)
         if task is not None and task.input_request is not None:
-            answer = {"status": reply.status, "values": list(reply.values)}
-            await self._session._ask(AnswerTaskInput(task_id, answer, self._session._now()))
+            await self._session._ask(AnswerTaskInput(task_id, _given(reply), self._session._now()))
+
+    # -- what the session records
 
     def recorded(self, task_id: TaskId, answer: Json) -> None:
         """An answer to a task's question is on record, from whomever it came."""
-        for opened in self._open.values():
-            if opened.pending.task_id == task_id and isinstance(answer, Mapping):
+        for opened in self._of_task(task_id):
+            if opened.on_record and isinstance(answer, Mapping):
                 opened.settle(Reply(answer.get("status", "answered"), tuple(answer.get("values", ()))))
+
+    def went_on(self, call: CallId, task_id: TaskId) -> None:
+        """The turn has let go of a call: what that has asked is asked by its task from now on."""
+        for opened in self._open.values():
+            if opened.pending.call == call and opened.pending.task_id is None:
+                opened.pending = changed(opened.pending, task_id=task_id)
+                opened.attempt = 1
+                opened.wake()
 
     async def _kept(self, id: str, number: int, question: Question, value: Json) -> Json:
         if not question.secret:
@@ -158,6 +222,10 @@ class Questions:
                 f"no question {id!r} is open here; see session.questions: it may have lapsed", question=id
             )
         return opened
+
+
+def _given(reply: Reply) -> Json:
+    return {"status": reply.status, "values": list(reply.values)}
 
 
 def _request(pending: PendingQuestion) -> Json:
