@@ -286,7 +286,7 @@ async def test_a_run_that_may_happen_once_ends_as_interrupted(open_checked: Any,
 async def test_an_interrupted_run_leaves_what_is_known_of_its_log(
     open_checked: Any, autojump_clock: Any, tmp_path: Path
 ) -> None:
-    """B9, B10: `output.log` and `result.json` at the end, also at this one."""
+    """B9, B10: `output.log` and `result.json` at the end, also at this one; the record and the signal say where."""
     machine, probe = Machine(open_checked), Probe()
     async with machine.open(model=spill_script(seconds=50.0, say="half way"), tools=[probe.slow()]) as runtime:
         session = await runtime.session("a")
@@ -306,6 +306,64 @@ async def test_an_interrupted_run_leaves_what_is_known_of_its_log(
         directory = tmp_path / "files" / "a" / only_task(session).about.directory
         assert (directory / "output.log").read_text() == "[stdout] half way"
         assert json.loads((directory / "result.json").read_text())["status"] == "interrupted"
+        path = only_task(session).result_path
+        assert path == f"{only_task(session).about.directory}/result.json"
+        assert f"result: {path}" in model.requests[0].messages[-1].text
+
+
+async def test_a_run_that_was_cancelled_as_the_process_ended_leaves_its_files_too(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B9, B10: the process that comes after it ends it as cancelled."""
+    machine = Machine(open_checked)
+
+    @tool(background=True)
+    async def stubborn(context: ToolContext) -> str:
+        """Does not stop."""
+        context.output("stdout", "half way")
+        with trio.CancelScope(shield=True):
+            await trio.sleep(2.0)
+        return "done"
+
+    model = Scripted([reply(call("stubborn")), reply("it goes on"), reply("noted")], exhausted="repeat")
+    async with machine.open(model=model, tools=[stubborn]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.cancel, only_task(session).id)
+            await until(session, lambda state: any(task.cancel_requested_at for task in state.tasks.live.values()))
+            disk = machine.disk.fork()
+    machine.disk = disk
+    environment = attrs.evolve(machine.environment(), directory=tmp_path)
+    async with open_runtime(
+        "/state", environment=environment, disk=machine.disk, model=Scripted([reply("noted")]), tools=[stubborn]
+    ) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        ended = only_task(session)
+        assert ended.state is TaskState.CANCELLED and ended.result_path is not None
+        assert json.loads((tmp_path / "files" / "a" / ended.result_path).read_text())["status"] == "cancelled"
+
+
+async def test_files_that_could_not_be_written_are_not_named(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B9: a path in a record leads somewhere."""
+    machine, probe = Machine(open_checked), Probe()
+    async with machine.open(model=spill_script(seconds=50.0), tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        disk = machine.disk.fork()
+        await session.cancel(only_task(session).id)
+    machine.disk = disk
+    (tmp_path / "files").write_text("in the way")
+    environment = attrs.evolve(machine.environment(), directory=tmp_path)
+    async with open_runtime(
+        "/state", environment=environment, disk=machine.disk, model=Scripted([reply("noted")]), tools=[probe.slow()]
+    ) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        assert only_task(session).state is TaskState.INTERRUPTED and only_task(session).result_path is None
 
 
 def test_what_a_record_lacks_of_a_log_is_said() -> None:

@@ -21,7 +21,8 @@ from trouper.actors.tool_call import CallHost, run_tool
 from trouper.actors.watches import Watches
 from trouper.core import task_text
 from trouper.core.calls import Call
-from trouper.core.commands import Command, DeliverResult
+from trouper.core.commands import Command, DeliverResult, Recover
+from trouper.core.decisions import step
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.live import LiveEvent
 from trouper.core.messages import Json, Outcome
@@ -270,9 +271,22 @@ class Runs:
                 logger.warning("the artifacts of task %s were not written: %s", about.id, error)
         return False
 
-    async def _save_interrupted(self, found: Task, told: str) -> None:
-        """What the process that ended had not written: of its log, what the record still shows."""
-        await self._save(found.about, task_text.last_output(found.output), "interrupted", told)
+    async def save_lost(self, recover: Recover) -> tuple[TaskId, ...]:
+        """Write the files of the runs that this is going to end: of their logs, what the record still shows. Before they end, so that the end can say where they are (B9)."""
+        tasks = self._host.state.tasks
+        saved: list[TaskId] = []
+        for event in step(self._host.state, recover)[0] if tasks.live else ():
+            match event:
+                case TaskInterrupted(task_id=task_id, summary=told):
+                    end: End = "interrupted"
+                case TaskCancelled(task_id=task_id, summary=told):
+                    end = "cancelled"
+                case _:
+                    continue
+            found = tasks.live[task_id]
+            if await self._save(found.about, task_text.last_output(found.output), end, told):
+                saved.append(task_id)
+        return tuple(saved)
 
     # -- what the session records
 
@@ -294,12 +308,7 @@ class Runs:
                     self._tasks[task_id].take_message(message.text)
             case TaskInputAnswered(task_id=task_id, answer=answer):
                 host.run_ground.input_answered(host.session, task_id, answer)
-            case TaskInterrupted(task_id=task_id, summary=told):
-                host.watches.task_changed(task_id)
-                found = host.state.tasks.get(task_id)
-                if found is not None:
-                    host.start(self._save_interrupted, found, told)
-            case TaskInputRequested() | TaskSucceeded() | TaskFailed() | TaskCancelled():
+            case TaskInputRequested() | TaskSucceeded() | TaskFailed() | TaskCancelled() | TaskInterrupted():
                 host.watches.task_changed(event.task_id)
             case NotificationQueued() | NotificationsRequeued():
                 host.watches.notified()

@@ -203,7 +203,8 @@ class SessionActor:
         if self.state.phase is Phase.NEW:
             command = OpenSession(self.session, self.now(), self.system, self.parent)
         else:
-            command = self._recovery()
+            recover = self._recovery()
+            command = changed(recover, saved=await self._worker.runs.save_lost(recover))
             if self.state.turn is not None and self._turn_outfit is None:
                 # A turn that another process began goes on with what this one has.
                 self._turn_outfit, self.specs = self.outfit, self.outfit.registry.specs()
@@ -217,6 +218,7 @@ class SessionActor:
             self.now(),
             resume=self.outfit.limits.on_restart == "resume",
             owner=self._owner,
+            active_in_runtime=self.ground.permits.total,
             reattachable=tuple(
                 task.id for task in self.state.tasks.live.values() if self._can_reattach(task.about.tool)
             ),

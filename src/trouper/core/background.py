@@ -153,7 +153,7 @@ def settle_carried(
 
 def recover(decision: Decision, command: Recover) -> None:
     """Take over what the dead process ran: re-attach or interrupt its runs, requeue what it had delivered, claim its fires anew (B10)."""
-    for task_id in tuple(decision.state.tasks.live):
+    for task_id, found in tuple(decision.state.tasks.live.items()):
         if command.owner is not None:
             decide_task(
                 decision,
@@ -164,6 +164,7 @@ def recover(decision: Decision, command: Recover) -> None:
                     command.at,
                     command.active_in_runtime,
                     command.task_limits,
+                    task_text.result_path(found.about) if task_id in command.saved else None,
                 ),
             )
     # What a resumed turn still carries is settled when that turn ends.

@@ -188,6 +188,8 @@ class Recover:
     active_in_runtime: int = 1
     task_limits: TaskLimits = TASK_LIMITS
     notification_attempts: int = 16
+    #: Tasks that this ends, and whose files were written for that (B9).
+    saved: tuple[TaskId, ...] = ()
 
 
 @frozen

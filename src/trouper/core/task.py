@@ -218,7 +218,11 @@ def _recover(tasks: Tasks, command: RecoverTask) -> tuple[TaskEvent, ...]:
     if task.cancel_requested_at is not None:
         return (
             TaskCancelled(
-                task.id, task.attempt, at, summary="Cancelled; the process ended before the run had stopped."
+                task.id,
+                task.attempt,
+                at,
+                summary="Cancelled; the process ended before the run had stopped.",
+                result_path=command.result_path,
             ),
         )
     if not command.reattachable:
@@ -230,7 +234,8 @@ def _recover(tasks: Tasks, command: RecoverTask) -> tuple[TaskEvent, ...]:
     else:
         return (TaskReattached(task.id, task.attempt + 1, command.owner, at),)
     message = f"The process that ran it ended, and {why}. It may have done part of its work."
-    return (TaskInterrupted(task.id, task.attempt, at, summary=message, error=Fault("interrupted", message)),)
+    fault = Fault("interrupted", message)
+    return (TaskInterrupted(task.id, task.attempt, at, summary=message, result_path=command.result_path, error=fault),)
 
 
 def _sweep(tasks: Tasks, at: float, limits: TaskLimits) -> tuple[TaskEvent, ...]:

@@ -57,6 +57,8 @@ class RecoverTask:
     #: Runs of all sessions that hold a permit now, this one *included*: it never gave its own back.
     active_in_runtime: int = 1
     limits: TaskLimits = DEFAULT_LIMITS
+    #: Where its result would be read, if it ends here.
+    result_path: str | None = None
 
 
 @frozen
