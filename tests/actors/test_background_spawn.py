@@ -13,7 +13,7 @@ from background_stage import Probe, events_of, only_task, spill_script, until, u
 
 from trouper import CommandRejected, Hooks, Limits, Rule, ToolContext, ToolError, UsageError, open_runtime, tool
 from trouper.core import task_text
-from trouper.core.task_record import Output, TaskState, append_output
+from trouper.core.task_record import Link, Output, TaskState, append_output
 from trouper.journal import JournalFailed, JournalLocked
 from trouper.models.scripted import Scripted, call, reply
 from trouper.testing.crash_disk import CrashDisk, Fate, PowerCut
@@ -437,6 +437,118 @@ async def test_a_run_that_asks_waits_for_input_and_goes_on_with_the_answer(
         await until_quiet(session)
         assert only_task(session).result == "painted blue" and not session.questions
     assert len(events_of(journal, "TaskInputRequested", "TaskInputAnswered")) == 2
+
+
+async def test_a_run_in_a_thread_can_speak_too(open_checked: Any, autojump_clock: Any) -> None:
+    """B12: a plain function's words are carried over to trio's thread."""
+
+    @tool(background=True)
+    def friend(context: ToolContext) -> str:
+        """Talks from a thread."""
+        context.add_artifact("report.txt")
+        return "said" if context.say("I am here") else "unheard"
+
+    async with open_checked(Scripted([reply("noted")], exhausted="repeat"), tools=[friend]) as runtime:
+        session = await runtime.session("a")
+        ended = await session.wait_task((await session.spawn("friend")).id)
+        assert ended.result == "said" and [message.text for message in ended.messages] == ["I am here"]
+        assert ended.artifacts == ("report.txt",)
+
+
+async def test_a_run_names_what_it_has_made_and_what_it_has_to_do_with(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B12: artifacts and links, also those from before the call became a task; each once."""
+
+    @tool(background=True)
+    async def builder(context: ToolContext) -> str:
+        """Builds."""
+        context.add_artifact("plan.txt")
+        context.link("order", "17")
+        await trio.sleep(1.0)
+        context.add_artifact("house.png")
+        context.add_artifact("plan.txt")
+        return "built"
+
+    model = Scripted([reply(call("builder")), reply("it goes on"), reply("noted")])
+    async with open_checked(model, tools=[builder]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await session.link_task(only_task(session).id, "customer", "42")
+        ended = await session.wait_task(only_task(session).id)
+        assert ended.artifacts == ("plan.txt", "house.png")
+        assert set(ended.links) == {Link("order", "17"), Link("customer", "42")}
+        with pytest.raises(CommandRejected, match="succeeded and cannot be linked"):
+            await session.link_task(ended.id, "customer", "43")
+        with pytest.raises(CommandRejected, match="there is no task 'task_9'"):
+            await session.link_task("task_9", "customer", "42")
+        await until_quiet(session)
+    assert len(events_of(journal, "TaskArtifactAdded")) == len(events_of(journal, "TaskLinked")) == 2
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda context: context.say(5),
+        lambda context: context.add_artifact(Path("plan.txt")),
+        lambda context: context.add_artifact(""),
+        lambda context: context.link("order", 17),
+        lambda context: context.status(None),
+        lambda context: context.output("stdout", b"bytes"),
+        lambda context: context.output(1, "one"),
+        lambda context: context.report_progress("half"),
+        lambda context: context.report_progress(1, label=2),
+    ],
+    ids=["message", "path", "no-path", "link", "status", "output", "stream", "progress", "label"],
+)
+async def test_what_is_no_text_is_the_tool_s_fault_and_harms_nobody(
+    open_checked: Any, autojump_clock: Any, misuse: Any
+) -> None:
+    """B8, B12, L20: it fails in the tool; the session goes on."""
+
+    @tool(background=True)
+    async def clumsy(context: ToolContext) -> str:
+        """Says what is no text."""
+        await trio.sleep(1.0)
+        misuse(context)
+        await trio.sleep(1.0)
+        return "unharmed"
+
+    model = Scripted([reply(call("clumsy")), reply("it goes on"), reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[clumsy]) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        assert (await session.wait_task(only_task(session).id)).state is TaskState.FAILED
+        assert (await session.ask("still there?")).text == "noted"
+
+
+async def test_a_call_that_ends_in_time_has_nowhere_to_list_its_artifacts(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B1, B12: no task, no record; nothing fails."""
+
+    @tool(background=True)
+    async def quick(context: ToolContext) -> str:
+        """Quick."""
+        context.add_artifact("note.txt")
+        context.link("order", "17")
+        return "done"
+
+    async with open_checked(Scripted([reply(call("quick")), reply("ok")]), tools=[quick]) as runtime:
+        assert (await (await runtime.session("a")).ask("go")).text == "ok"
+    assert not events_of(journal, "TaskArtifactAdded", "TaskLinked")
+
+
+@pytest.mark.parametrize(("rel", "target"), [("", "42"), ("customer", ""), ("customer", 42)])
+async def test_a_link_has_two_ends(open_checked: Any, autojump_clock: Any, rel: Any, target: Any) -> None:
+    """B12: misuse is said at once."""
+    probe = Probe()
+    async with open_checked(Scripted([reply("noted")], exhausted="repeat"), tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("slow")
+        with pytest.raises(UsageError):
+            await session.link_task(task.id, rel, target)
+        await session.wait_task(task.id)
 
 
 async def test_messages_go_both_ways(open_checked: Any, autojump_clock: Any) -> None:

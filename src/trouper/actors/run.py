@@ -18,8 +18,25 @@ from trouper.actors.sink import LiveSink
 from trouper.core.commands import Command
 from trouper.core.ids import CallId, TaskId
 from trouper.core.live import LiveEvent
-from trouper.core.task_events import BeatTask, MessageTask, ReportTaskProgress, WriteTaskOutput
-from trouper.core.task_record import DETAIL_MAX_CHARS, LOG_MAX_CHARS, TAIL_MAX_CHARS, Output, Progress, append_output
+from trouper.core.task_events import (
+    AddTaskArtifact,
+    BeatTask,
+    LinkTask,
+    MessageTask,
+    ReportTaskProgress,
+    WriteTaskOutput,
+)
+from trouper.core.task_record import (
+    ARTIFACTS_MAX,
+    DETAIL_MAX_CHARS,
+    LINKS_MAX,
+    LOG_MAX_CHARS,
+    TAIL_MAX_CHARS,
+    Link,
+    Output,
+    Progress,
+    append_output,
+)
 from trouper.tools.contract import Tool
 
 #: A word that was the last one for so many reports is taken for whole.
@@ -47,6 +64,7 @@ class Run:
     """
 
     __slots__ = (
+        "_added",
         "_detail",
         "_held",
         "_home",
@@ -83,6 +101,8 @@ class Run:
         self._tail = ("", "")
         self._detail: str | None = None
         self._progress: Progress | None = None
+        #: Artifacts, by path, and links.
+        self._added: list[str | Link] | None = None
         self._messages: deque[str] | None = None
         self._message_came: trio.Event | None = None
 
@@ -126,6 +146,20 @@ class Run:
             self._unsaid.append((stream, delta))
         self._home.said()
 
+    # -- what it has made, and what it has to do with (B12)
+
+    def artifact(self, path: str) -> None:
+        self._add(path)
+
+    def link(self, rel: str, target: str) -> None:
+        self._add(Link(rel, target))
+
+    def _add(self, what: str | Link) -> None:
+        self._added = self._added or []
+        if what not in self._added and len(self._added) < ARTIFACTS_MAX + LINKS_MAX:
+            self._added.append(what)
+            self._home.said()
+
     # -- messages (B12)
 
     async def receive(self) -> str:
@@ -163,7 +197,9 @@ class Run:
     @property
     def has_news(self) -> bool:
         """Whether something was said that is not on the record."""
-        return bool(self._unsaid or self._tail[1] or self._detail is not None or self._progress is not None)
+        return bool(
+            self._unsaid or self._added or self._tail[1] or self._detail is not None or self._progress is not None
+        )
 
     def flush(self, *, final: bool = False) -> None:
         """Put what was said since the last time on the record; what finds no room waits for the next time. `final`: nothing more comes."""
@@ -195,6 +231,13 @@ class Run:
             told = ReportTaskProgress(self.task_id, self.attempt, self._home.now(), self._detail, self._progress)
             if self._home.post(told):
                 self._detail = self._progress = None
+        while self._added and self._home.post(self._adding(self.task_id, self._added[0])):
+            del self._added[0]
+
+    def _adding(self, task_id: TaskId, what: str | Link) -> Command:
+        if isinstance(what, Link):
+            return LinkTask(task_id, what, self._home.now())
+        return AddTaskArtifact(task_id, self.attempt, what, self._home.now())
 
     @property
     def log(self) -> str:

@@ -16,6 +16,13 @@ def text(value: object, what: str) -> str:
     return value
 
 
+def word(value: object, what: str) -> str:
+    """Text that is not empty."""
+    if not text(value, what):
+        raise UsageError(f"{what} is empty; name it", what=what)
+    return text(value, what)
+
+
 def count(value: object, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UsageError(f"{what}={value!r} makes no sense; give a whole number of at least 0", what=what)

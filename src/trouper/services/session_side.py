@@ -17,8 +17,8 @@ from trouper.core.notification import (
     RequeueNotifications,
 )
 from trouper.core.schedule import Schedule
-from trouper.core.task_events import AnswerTaskInput, CreateTask, MessageTask, SweepTasks
-from trouper.core.task_record import Page, Task, TaskState, Wake, listing
+from trouper.core.task_events import AnswerTaskInput, CreateTask, LinkTask, MessageTask, SweepTasks
+from trouper.core.task_record import Link, Page, Task, TaskState, Wake, listing
 from trouper.core.values import changed
 from trouper.services import checks
 from trouper.services.inbox import Inbox
@@ -116,6 +116,11 @@ class BackgroundSide:
         """A message to a run, which may look for them."""
         checks.text(text, "a message")
         await self._ask(MessageTask(TaskId(id), "to_task", text, self._now()))
+
+    async def link_task(self, id: str, rel: str, target: str) -> None:
+        """What a task has to do with, on its record: `link_task(id, "order", "17")`. Once is enough."""
+        link = Link(checks.word(rel, "the kind of a link"), checks.word(target, "the target of a link"))
+        await self._ask(LinkTask(TaskId(id), link, self._now()))
 
     async def answer_task(self, id: str, answer: Json) -> None:
         """The answer to what a task waits for; a task that asks for several things at once gets them by `answer_question`."""

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import attrs
 from attrs import field, frozen
 
-from trouper._errors import ToolDefinitionError
+from trouper._errors import ToolDefinitionError, UsageError
 from trouper.core.ids import CallId, NotificationId, SessionId, TaskId
 from trouper.core.messages import Json
 
@@ -45,6 +46,9 @@ Need: TypeAlias = Literal[
     "registry",
     "clock",
 ]
+
+
+_S = TypeVar("_S")
 
 
 class Files(Protocol):
@@ -226,6 +230,12 @@ class RunLine(Protocol):
     def say(self, text: str) -> bool:
         """A message from the task. False if it is no background run (yet), or cannot be taken just now."""
 
+    def artifact(self, path: str) -> None:
+        """A file that the run has made, for its task's record."""
+
+    def link(self, rel: str, target: str) -> None:
+        """Something that the run has to do with, for its task's record."""
+
 
 class SilentSink:
     """Reports to nobody: for tests, and for calls that nobody watches."""
@@ -256,9 +266,32 @@ class ThreadSink:
         self._carry(self._sink.output, stream, delta)
 
     def _carry(self, function: Callable[..., None], *values: object) -> None:
-        import trio
+        _carried(function, *values)
 
-        trio.from_thread.run_sync(function, *values)
+
+class ThreadLine:
+    """The same for what such a tool tells its task."""
+
+    def __init__(self, run: RunLine) -> None:
+        self._run = run
+
+    async def receive(self) -> str:
+        return await self._run.receive()
+
+    def say(self, text: str) -> bool:
+        return _carried(self._run.say, text)
+
+    def artifact(self, path: str) -> None:
+        _carried(self._run.artifact, path)
+
+    def link(self, rel: str, target: str) -> None:
+        _carried(self._run.link, rel, target)
+
+
+def _carried(function: Callable[..., _S], *values: object) -> _S:
+    import trio
+
+    return trio.from_thread.run_sync(function, *values)
 
 
 @frozen
@@ -289,7 +322,6 @@ class Services:
 SERVICE_NAMES: tuple[str, ...] = tuple(attribute.name for attribute in attrs.fields(Services))
 NO_SERVICES = Services()
 _SILENT = SilentSink()
-_S = TypeVar("_S")
 _SESSION, _CALL = SessionId("session"), CallId("call_1_1_0")
 
 
@@ -381,15 +413,17 @@ class ToolContext:
         self, current: float | None = None, total: float | None = None, unit: str = "", label: str = ""
     ) -> None:
         """How far the work has come: `current` of `total` `unit`."""
-        self.sink.progress(current, total, unit, label)
+        self.sink.progress(
+            _number(current, "current"), _number(total, "total"), _text(unit, "unit"), _text(label, "label")
+        )
 
     def status(self, text: str) -> None:
         """One line that says what the tool is doing now."""
-        self.sink.status(text)
+        self.sink.status(_text(text, "status"))
 
     def output(self, stream: str, delta: str) -> None:
         """More live output, of `stdout`, `stderr` or a stream of the tool's own naming."""
-        self.sink.output(stream, delta)
+        self.sink.output(_text(stream, "stream"), _text(delta, "delta"))
 
     # Shorthands for the services that have one verb.
 
@@ -411,11 +445,21 @@ class ToolContext:
 
     def say(self, text: str) -> bool:
         """A message from this run's task to its session. A plain call; false if nobody could take it."""
-        return self.run is not None and self.run.say(text)
+        return self.run is not None and self.run.say(_text(text, "a message"))
+
+    def add_artifact(self, path: str) -> None:
+        """A file of the session that this run has made: listed on its task's record. A plain call; a call that ends in its turn has no such record."""
+        if self.run is not None:
+            self.run.artifact(_named(path, "the path of an artifact"))
+
+    def link(self, rel: str, target: str) -> None:
+        """Something outside that this run has to do with, `link("order", "17")`: listed likewise."""
+        if self.run is not None:
+            self.run.link(_named(rel, "the kind of a link"), _named(target, "the target of a link"))
 
     def in_thread(self) -> ToolContext:
-        """The same context, for a function that runs in a worker thread: its reports are carried over."""
-        return attrs.evolve(self, sink=ThreadSink(self.sink))
+        """The same context, for a function that runs in a worker thread: what it says is carried over."""
+        return attrs.evolve(self, sink=ThreadSink(self.sink), run=None if self.run is None else ThreadLine(self.run))
 
     def _met(self, need: str, service: _S | None) -> _S:
         if service is None:
@@ -426,3 +470,26 @@ class ToolContext:
                 session=self.session_id,
             )
         return service
+
+
+# What a tool says is written down as it is said: so it is looked at while the tool is there to blame.
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{what} is text, not {value!r}; write it as one", what=what)
+    return value
+
+
+def _named(value: object, what: str) -> str:
+    if not _text(value, what):
+        raise UsageError(f"{what} is empty; name it", what=what)
+    return str(value)
+
+
+def _number(value: object, what: str) -> float | None:
+    if value is None or type(value) is int or type(value) is float:
+        return value
+    if isinstance(value, Real):
+        return float(value)  # A number of some library, which would not be read again as what it is.
+    raise UsageError(f"{what} is a number, not {value!r}; leave it out if there is none", what=what)
