@@ -227,7 +227,6 @@ async def parallel_tools(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 async def sessions_at_once(peer: Peer, quick: bool) -> list[dict[str, Any]]:
     """Every session is opened, waits in its tool until all the others wait there too, and ends its turn."""
     count = 50 if quick else 1000
-    await peer.turn(await peer.session("warm"), "talk")
     checked = Checked(peer, "gate")
     peer.stage.expect_at_gate(count)
 
@@ -322,8 +321,8 @@ def _print(line: dict[str, Any]) -> None:
 async def _one_work(peer: Peer, work: str, quick: bool, directory: Path) -> None:
     try:
         async with peer.open(directory, durable=work == "durable_tool_step"):
-            if work != "sessions_at_once":
-                await peer.turn(await peer.session("warm-up"), "steps")
+            # What a process loads and makes once, at its first tool call, belongs to no session.
+            await peer.turn(await peer.session("warm-up"), "steps")
             for line in await WORKS[work](peer, quick):
                 _print(line)
     except Skip as why:
