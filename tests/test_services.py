@@ -69,6 +69,32 @@ async def test_a_need_that_is_not_met_fails_before_the_journal_is_touched(
             )  # This journal is on a disk of its own, with nothing beside it.
 
 
+async def test_all_calls_of_a_session_get_the_same_services(tmp_path: Path) -> None:
+    """T7, B24: they are made when first asked for, also by tools in threads at the same time; two stores over one file would overwrite each other."""
+    seen: list[tuple[Any, ...]] = []
+
+    def services(context: ToolContext) -> tuple[Any, ...]:
+        return tuple(getattr(context, name) for name in ("files", "kv", "secrets", "asker", "tasks", "schedules"))
+
+    @tool
+    def in_a_thread(context: ToolContext, n: int) -> None:
+        """Looks at what there is."""
+        seen.append(services(context))
+
+    @tool
+    async def in_the_loop(context: ToolContext, n: int) -> None:
+        """Looks at what there is."""
+        seen.append(services(context))
+
+    calls = [call(name, n=n) for n in range(4) for name in ("in_a_thread", "in_the_loop")]
+    model = Scripted([reply(*calls), reply("ok")], exhausted="cycle")
+    async with open_runtime(tmp_path, model=model, tools=[in_a_thread, in_the_loop]) as runtime:
+        for name in ("a", "b"):
+            await (await runtime.session(name)).ask("go")
+    assert len(seen) == 16 and len(set(seen[:8])) == len(set(seen[8:])) == 1
+    assert not set(seen[0]) & set(seen[-1])  # Nothing is shared between sessions.
+
+
 async def test_the_default_tools_work_in_a_runtime_without_a_root(autojump_clock: Any) -> None:
     """I21: in memory there are files too, in a directory of their own that is gone at the end."""
     script = [

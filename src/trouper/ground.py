@@ -30,7 +30,6 @@ from trouper.services.places import Places
 from trouper.snapshots import Snapshots
 from trouper.spending import Spending
 from trouper.threads import in_thread
-from trouper.tools.context import Services
 from trouper.tools.errors import ToolError
 from trouper.tools.guards.rooted import RootedFiles
 
@@ -109,12 +108,8 @@ class RuntimeGround:
 
     # -- what a session works with
 
-    def services(self, session: str) -> Services:
+    def services(self, session: str) -> Desk:
         """What the tools of a session are given."""
-        return self.desk(session).services(self.sessions[session]._actor.outfit.registry)
-
-    def desk(self, session: str) -> Desk:
-        """The services of one session."""
         found = self._desks.get(session)
         if found is None or found.session is not self.sessions[session]:
             found = self._desks[session] = Desk(self.sessions[session], self.places, self.memory, self.environment.utc)
@@ -150,7 +145,7 @@ class RuntimeGround:
 
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
         """The answer to what a task waited for is on record."""
-        self.desk(session).questions.recorded(task_id, answer)
+        self.services(session).asker.recorded(task_id, answer)
 
     def call_went_on(self, session: str, call: CallId, task_id: TaskId) -> None:
         """The turn has let go of a call, which goes on as a task."""

@@ -30,7 +30,7 @@ from trouper.services.desk import provided
 from trouper.services.overview import Overview
 from trouper.session import Session
 from trouper.subscription import Subscription
-from trouper.tools.context import Services
+from trouper.tools.context import Offered
 from trouper.tools.equipping import equipped
 from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.registry import Registry, ToolSource
@@ -210,7 +210,7 @@ class Runtime(Overview):
 
     # -- what a session has besides
 
-    def services(self, session: str) -> Services:
+    def services(self, session: str) -> Offered:
         """What the tools of a session are given."""
         return self._ground.services(session)
 

@@ -179,7 +179,7 @@ class Session(BackgroundSide):
 
     @property
     def _desk(self) -> Desk:
-        return self._ground.desk(self.id)
+        return self._ground.services(self.id)
 
     @property
     def state(self) -> State:

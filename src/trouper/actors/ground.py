@@ -26,7 +26,7 @@ from trouper.core.settings import Budget, Limits, TurnOptions
 from trouper.core.task_record import Owner, TaskLimits
 from trouper.core.values import frozen
 from trouper.models.protocol import Model
-from trouper.tools.context import Services
+from trouper.tools.context import Offered
 from trouper.tools.hooks import Hooks
 from trouper.tools.policy import Rule
 from trouper.tools.registry import Registry
@@ -104,7 +104,7 @@ class Ground(RunGround, Protocol):
     def recorded(self, record: codec.Record, seq: int) -> None:
         """A record has become durable; `seq` is where it stands in the journal."""
 
-    def services(self, session: str) -> Services:
+    def services(self, session: str) -> Offered:
         """What the tools of a session are given."""
 
     async def keep_output(self, session: str, path: str, text: str) -> str | None:

@@ -1,23 +1,24 @@
-"""The services of one session, put together (T7)."""
+"""The services of one session, each made when it is first asked for: most tools ask for none (T7)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
-
-import attrs
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trouper.services.memory import MemoryKeeper
 from trouper.services.places import Places
 from trouper.services.questions import Questions
 from trouper.services.runs import Calendar, Notifying, Spawning, TaskBook
-from trouper.tools.context import Services
+from trouper.stores.key_value import KeyValueStore
+from trouper.stores.secrets import LearnedSecrets
+from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.registry import Registry
 
 if TYPE_CHECKING:
     from trouper.session import Session
 
+T = TypeVar("T")
 #: Always there; the others need a place.
 _ALWAYS = ("memory", "notifications", "background", "tasks", "schedules", "asker", "registry", "clock")
 _PLACED = ("files", "kv", "secrets")
@@ -28,30 +29,62 @@ def provided(places: Places) -> frozenset[str]:
     return frozenset((*_ALWAYS, *(_PLACED if places.is_there else ())))
 
 
+class _once(Generic[T]):
+    """What a method returns, called when it is first asked for. Tools may ask in several threads: all of them get the same one."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+
+    def __get__(self, desk: Any, _: type | None = None) -> T:
+        made: T = desk.__dict__.setdefault(self._make.__name__, self._make(desk))
+        return made
+
+
 class Desk:
-    """Made once per session handle; cheap to ask."""
+    """`Offered` by a runtime. Made once per session handle: for its tools, and for the handle itself."""
 
     def __init__(self, session: Session, places: Places, memory: MemoryKeeper, clock: Callable[[], datetime]) -> None:
         self.session = session
-        secrets = places.secrets_of(session.id)
-        self.calendar = Calendar(session)
-        self.tasks = TaskBook(session)
-        self.spawning = Spawning(session, self.calendar)
-        self.questions = Questions(session, secrets)
-        self._services = Services(
-            files=places.files_of(session.id),
-            memory=memory,
-            kv=places.key_values_of(session.id),
-            secrets=secrets,
-            notifications=Notifying(session),
-            background=self.spawning,
-            tasks=self.tasks,
-            schedules=self.calendar,
-            asker=self.questions,
-            clock=clock,
-        )
+        self.memory = memory
+        self.clock = clock
+        self._places = places
 
-    def services(self, registry: Registry) -> Services:
-        if self._services.registry is not registry:
-            self._services = attrs.evolve(self._services, registry=registry)
-        return self._services
+    @property
+    def registry(self) -> Registry:
+        return self.session._actor.outfit.registry
+
+    @property
+    def subagents(self) -> None:
+        return None
+
+    @_once
+    def files(self) -> RootedFiles | None:
+        return self._places.files_of(self.session.id)
+
+    @_once
+    def kv(self) -> KeyValueStore | None:
+        return self._places.key_values_of(self.session.id)
+
+    @_once
+    def secrets(self) -> LearnedSecrets | None:
+        return self._places.secrets_of(self.session.id)
+
+    @_once
+    def notifications(self) -> Notifying:
+        return Notifying(self.session)
+
+    @_once
+    def background(self) -> Spawning:
+        return Spawning(self.session, self.schedules)
+
+    @_once
+    def tasks(self) -> TaskBook:
+        return TaskBook(self.session)
+
+    @_once
+    def schedules(self) -> Calendar:
+        return Calendar(self.session)
+
+    @_once
+    def asker(self) -> Questions:
+        return Questions(self.session, self.secrets)

@@ -193,27 +193,27 @@ class BackgroundSide:
         The schedule as the journal has it now; `CommandRejected` if it makes no sense.
         """
         with told_to_host():
-            return await self._desk.calendar.create(**options)
+            return await self._desk.schedules.create(**options)
 
     async def cancel_schedule(self, id: str) -> bool:
         """It will not fire again. Whether there was anything to cancel."""
         with told_to_host(schedule_id=id):
-            return await self._desk.calendar.cancel(id)
+            return await self._desk.schedules.cancel(id)
 
     # -- questions
 
     @property
     def questions(self) -> tuple[PendingQuestion, ...]:
         """What tools want to know of the user."""
-        return self._desk.questions.pending
+        return self._desk.asker.pending
 
     async def answer_question(self, id: str, *values: Json) -> None:
         """One value for each of its questions, in order. The value of a secret goes to the secret store, and nowhere else."""
-        await self._desk.questions.answer(id, values)
+        await self._desk.asker.answer(id, values)
 
     async def decline_question(self, id: str) -> None:
         """The user does not want to answer; the tool is told so."""
-        await self._desk.questions.decline(id)
+        await self._desk.asker.decline(id)
 
 
 __all__ = ["BackgroundSide"]

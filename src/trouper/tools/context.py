@@ -294,9 +294,39 @@ def _carried(function: Callable[..., _S], *values: object) -> _S:
     return trio.from_thread.run_sync(function, *values)
 
 
+class Offered(Protocol):
+    """What a host offers to the tools of one session. `None`: not offered. It may make each when it is first asked for."""
+
+    @property
+    def files(self) -> Files | None: ...
+    @property
+    def memory(self) -> Memory | None: ...
+    @property
+    def kv(self) -> KeyValue | None: ...
+    @property
+    def secrets(self) -> Secrets | None: ...
+    @property
+    def notifications(self) -> Notifications | None: ...
+    @property
+    def background(self) -> Background | None: ...
+    @property
+    def subagents(self) -> Subagents | None: ...
+    @property
+    def tasks(self) -> Tasks | None: ...
+    @property
+    def schedules(self) -> Schedules | None: ...
+    @property
+    def asker(self) -> Asker | None: ...
+    @property
+    def registry(self) -> Registry | None: ...
+    @property
+    def clock(self) -> Callable[[], datetime] | None:
+        """The wall clock, handed in: aware, in UTC."""
+
+
 @frozen
 class Services:
-    """What a host offers to the tools of one session. `None`: not offered."""
+    """`Offered`, put together by hand."""
 
     files: Files | None = None
     memory: Memory | None = None
@@ -309,7 +339,6 @@ class Services:
     schedules: Schedules | None = None
     asker: Asker | None = None
     registry: Registry | None = None
-    #: The wall clock, handed in: aware, in UTC.
     clock: Callable[[], datetime] | None = None
 
     @property
@@ -331,7 +360,7 @@ class ToolContext:
 
     session_id: SessionId = _SESSION
     call_id: CallId = _CALL
-    services: Services = NO_SERVICES
+    services: Offered = NO_SERVICES
     sink: Sink = _SILENT
     #: The same for every attempt at this call, so that the other side can tell a repeat from a second order.
     idempotency_key: str = field()
