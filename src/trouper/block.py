@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
@@ -24,29 +23,28 @@ class BlockMisused(UsageError, AttributeError):
 class Block(AbstractAsyncContextManager[T_co], Generic[T_co]):
     """Enter it once, with `async with`."""
 
-    __slots__ = ("_example", "_make", "_opened")
+    __slots__ = ("_entered", "_example", "_inside")
 
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[T_co]], example: str) -> None:
-        self._make = make
+    def __init__(self, inside: AbstractAsyncContextManager[T_co], example: str) -> None:
+        self._inside = inside
         self._example = example
-        self._opened: AbstractAsyncContextManager[T_co] | None = None
+        self._entered = False
 
     async def __aenter__(self) -> T_co:
-        if self._opened is not None:
+        if self._entered:
             raise BlockMisused(f"this block was entered before, and works once; write `{self._example}` again")
         if not trio.lowlevel.in_trio_run():
             raise UsageError(
                 "Trouper runs on trio, and no trio loop runs here; start the program with trio.run(main), not with asyncio.run() "
                 "(design/guides/migration.md says more)"
             )
-        self._opened = self._make()
-        return await self._opened.__aenter__()
+        self._entered = True
+        return await self._inside.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        assert self._opened is not None
-        return await self._opened.__aexit__(kind, error, trace)
+        return await self._inside.__aexit__(kind, error, trace)
 
     def _refuse(self, *_: object) -> NoReturn:
         raise BlockMisused(f"this is a block to enter; write `{self._example}`")

@@ -115,6 +115,8 @@ class Runtime(Overview):
         self, usual: Outfit, model: Model | None, tools: Iterable[ToolSource] | None, budget: Budget | None
     ) -> Outfit:
         """`usual`, but for what was given."""
+        if model is None and tools is None and budget is None:
+            return usual
         if model is not None:
             self._ground.models.meet(model)
             usual = changed(usual, model=model)

@@ -68,7 +68,7 @@ def open_runtime(
     a killed process, "memory" nothing. Without a `model` the simulated one serves, which needs no key.
     """
     return Block(
-        lambda: _open_runtime(
+        _open_runtime(
             root, model, tools, limits, budget, durability, policies, hooks, environment or Environment(), disk
         ),
         "async with open_runtime(...) as runtime:",

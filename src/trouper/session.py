@@ -6,8 +6,9 @@ import base64
 import mimetypes
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -92,13 +93,14 @@ class SessionStatistics:
 class Turn:
     """A running turn: iterate it for its events, live ones and recorded ones; then look at `result`."""
 
+    __slots__ = ("_feed", "_session", "_shape", "number", "result")
+
     def __init__(self, session: Session, feed: Feed, number: int, shape: Any) -> None:
         self.number = number
         self.result: TurnResult | None = None
         self._session = session
         self._feed = feed
         self._shape = shape
-        self._seen = 0
 
     def __aiter__(self) -> Turn:
         return self
@@ -107,8 +109,8 @@ class Turn:
         if self.result is not None:
             raise StopAsyncIteration
         try:
-            queue = self._feed.queue
-            event = queue.popleft() if queue else await self._feed.receive()
+            batch = self._feed.batch
+            event = batch.pop() if batch else await self._feed.receive()
         except Lagged:
             running = self._session._state.turn
             if running is None or running.number != self.number:
@@ -202,16 +204,7 @@ class Session(BackgroundSide):
         `output`: a JSON Schema, or a class to get an object of, that the final text must follow. `model`: for this turn only. `attended`: whoever
         reads the events can approve calls; if nobody can, calls that need an approval are denied.
         """
-
-        @asynccontextmanager
-        async def block() -> AsyncIterator[Turn]:
-            feed = Feed(self._actor.outfit.limits.subscriber_events, attended=attended)
-            turn = await self._begin(feed, self._actor.turn_feeds, text, attachments, output, model)
-            try:
-                yield turn
-            finally:
-                await self._leave(turn, self._actor.turn_feeds)
-
+        block = _Watched(self, attended, (text, attachments, output, model))
         return Block(block, "async with session.turn(...) as turn:")
 
     async def _begin(
@@ -466,6 +459,35 @@ class Session(BackgroundSide):
 
     def _now(self) -> float:
         return self._ground.environment.now()
+
+
+class _Watched(AbstractAsyncContextManager[Turn]):
+    """A turn that its caller watches. An object, since a generator and what it closes over take several times the room."""
+
+    __slots__ = ("_attended", "_session", "_turn", "_what")
+
+    def __init__(
+        self,
+        session: Session,
+        attended: bool,
+        what: tuple[str, Sequence[Attachment], type | Mapping[str, Json] | None, Model | None],
+    ) -> None:
+        self._session = session
+        self._attended = attended
+        self._what = what
+        self._turn: Turn | None = None
+
+    async def __aenter__(self) -> Turn:
+        actor = self._session._actor
+        feed = Feed(actor.outfit.limits.subscriber_events, attended=self._attended)
+        turn = self._turn = await self._session._begin(feed, actor.turn_feeds, *self._what)
+        return turn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._turn is not None
+        await self._session._leave(self._turn, self._session._actor.turn_feeds)
 
 
 class _Watching:

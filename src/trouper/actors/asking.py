@@ -47,7 +47,7 @@ class Asking:
         return self._call.draft.partial(), self._call.draft.usage
 
     def forget(self) -> None:
-        """The turn is over: nobody will ask what was said in it."""
+        """The reply is part of the state, or the turn is over: nobody will ask what was said."""
         self._call = None
 
     async def call_model(self, turn: int, step_number: int, running: Running) -> Command | None:

@@ -6,7 +6,6 @@ from the journal.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import trio
@@ -21,17 +20,19 @@ class Lagged(Exception):
 class Feed:
     """One reader's queue. `push` is a plain call; `receive` waits only when there is nothing."""
 
-    __slots__ = ("_ended", "_lagged", "_limit", "_only", "_reader", "attended", "queue")
+    __slots__ = ("_ended", "_lagged", "_limit", "_only", "_queue", "_reader", "attended", "batch")
 
     def __init__(self, limit: int, only: type | None = None, *, attended: bool = True) -> None:
         #: Whether the reader is somebody who can be asked something.
         self.attended = attended
-        #: What waits to be read, oldest first. A reader may take from it directly: saves a coroutine for each item.
-        self.queue: deque[Any] = deque()
+        #: What is being read, newest first. A reader may pop from it directly: saves a coroutine for each item.
+        self.batch: list[Any] = []
+        # What came since, oldest first. Two lists, since an empty deque takes more room than the rest of a feed and its reader.
+        self._queue: list[Any] = []
         self._limit = limit
         # The one kind of event that the reader wants, if it wants but one.
         self._only = only
-        # The task asleep in receive(). While there is one, the queue is empty.
+        # The task asleep in receive(). While there is one, both lists are empty.
         self._reader: trio.lowlevel.Task | None = None
         self._lagged = False
         self._ended = False
@@ -39,10 +40,10 @@ class Feed:
     def push(self, item: Any) -> None:
         if self._lagged or self._ended or (self._only is not None and type(item) is not self._only):
             return
-        if len(self.queue) >= self._limit:
+        if len(self._queue) + len(self.batch) >= self._limit:
             self._lagged = True
             return
-        self.queue.append(item)
+        self._queue.append(item)
         if self._reader is not None:
             reader, self._reader = self._reader, None
             trio.lowlevel.reschedule(reader)
@@ -56,7 +57,7 @@ class Feed:
 
     async def receive(self) -> Any:
         """The next item; `Lagged` once after a cut-off, `StopAsyncIteration` at the end."""
-        while not self.queue:
+        while not self.waiting:
             if self._lagged:
                 self._lagged = False
                 raise Lagged
@@ -68,7 +69,10 @@ class Feed:
                 )
             self._reader = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
-        return self.queue.popleft()
+        if not self.batch:
+            self._queue.reverse()
+            self.batch, self._queue = self._queue, self.batch
+        return self.batch.pop()
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._reader = None
@@ -82,4 +86,4 @@ class Feed:
 
     @property
     def waiting(self) -> int:
-        return len(self.queue)
+        return len(self._queue) + len(self.batch)

@@ -71,7 +71,7 @@ _INCOMPLETE = _PERMITTED | {Interrupt, EndTurn, Close}
 #: Timers that have to be set again if what they asked for came to nothing: or nobody would ask any more (B15).
 _ASKED_AGAIN = {DeliverDue: "deliver", ClaimFires: "due"}
 #: Events that mean something to the actor, besides those who watch.
-_NOTICED = OBSERVED | {CallEnded, TurnStarted, TurnEnded}
+_NOTICED = OBSERVED | {CallEnded, ModelReplied, TurnStarted, TurnEnded}
 
 
 @frozen
@@ -135,7 +135,7 @@ class SessionActor:
     _worker: Worker = field(init=False)
     #: How many want notifications to wait: somebody types, or takes them himself.
     _holds: int = 0
-    _unheld: trio.Event = field(factory=trio.Event)
+    _unheld: trio.Event | None = None
     #: What the turn under way was started with.
     specs: tuple[ToolSpec, ...] = ()
     _turn_outfit: Outfit | None = None
@@ -405,6 +405,8 @@ class SessionActor:
             self.specs = self.outfit.registry.specs(self._revealed())
             once = next((each.model for each in self.overrides if each.command is cause), None)
             self._turn_outfit = self.outfit if once is None else changed(self.outfit, model=once)
+        elif kind is ModelReplied:
+            self._worker.asking.forget()
         elif kind is TurnEnded:
             self._worker.asking.forget()
             for feed in self.end_feeds:
@@ -506,11 +508,11 @@ class SessionActor:
 
     def release_notifications(self) -> None:
         self._holds -= 1
-        if not self._holds:
+        if not self._holds and self._unheld is not None:
             self._unheld.set()
 
     async def wait_unheld(self) -> None:
-        while self._holds:
+        while self._holds and self._unheld is not None:
             await self._unheld.wait()
 
     @property

@@ -10,9 +10,12 @@ from trouper.core.ids import TaskId
 class Watches:
     """One per session actor. A wait ends with the next change, or when the actor is over: then it says so."""
 
+    __slots__ = ("_notified", "_tasks", "over")
+
     def __init__(self) -> None:
         self._tasks: dict[TaskId, trio.Event] = {}
-        self._notified = trio.Event()
+        # Made only if somebody waits.
+        self._notified: trio.Event | None = None
         self.over = False
 
     def task_changed(self, task_id: TaskId) -> None:
@@ -21,12 +24,13 @@ class Watches:
             event.set()
 
     def notified(self) -> None:
-        self._notified.set()
-        self._notified = trio.Event()
+        if self._notified is not None:
+            self._notified.set()
+            self._notified = None
 
     def end(self) -> None:
         self.over = True
-        self._notified.set()
+        self.notified()
         for task_id in list(self._tasks):
             self.task_changed(task_id)
 
@@ -39,5 +43,7 @@ class Watches:
     async def wait_notified(self) -> bool:
         """Until something is queued; false if nothing will be any more."""
         if not self.over:
+            if self._notified is None:
+                self._notified = trio.Event()
             await self._notified.wait()
         return not self.over

@@ -60,12 +60,19 @@ _NO_CONTEXT = ToolContext()
 class Worker:
     """Does the work of one session. New with each start of its actor: what ran before ended with it."""
 
-    __slots__ = ("_host", "asking", "runs")
+    __slots__ = ("_host", "_runs", "asking")
 
     def __init__(self, host: WorkHost) -> None:
         self._host = host
         self.asking = Asking(host)
-        self.runs = Runs(host)
+        # Made only for a session that has some.
+        self._runs: Runs | None = None
+
+    @property
+    def runs(self) -> Runs:
+        if self._runs is None:
+            self._runs = Runs(self._host)
+        return self._runs
 
     async def run(self, work: Work, running: Running) -> None:
         """Do the work, tell the session, and go on with what it wants next, if it has something for this task."""

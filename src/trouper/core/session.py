@@ -202,7 +202,7 @@ class State:
     turns: int = 0
     turn: Turn | None = None
     last: EndedTurn | None = None
-    spent: Spent = field(factory=Spent)
+    spent: Spent = Spent()
     #: Caps of which 80 % are spent, and the user was told.
     warned: tuple[str, ...] = ()
     #: Tools that a user has approved once and for all (T4).
@@ -214,9 +214,9 @@ class State:
     compacting: CompactionStarted | None = None
     #: When each approval that is asked for lapses.
     approvals: tuple[tuple[CallId, float], ...] = ()
-    tasks: Tasks = field(factory=Tasks)
-    notifications: Notifications = field(factory=Notifications)
-    schedules: Schedules = field(factory=Schedules)
+    tasks: Tasks = Tasks()
+    notifications: Notifications = Notifications()
+    schedules: Schedules = Schedules()
     #: The notifications that the running turn carries: settled when it ends (B15).
     carrying: tuple[NotificationId, ...] = ()
 
