@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import trio
 from attrs import define, field
@@ -74,6 +74,10 @@ _ASKED_AGAIN = {DeliverDue: "deliver", ClaimFires: "due"}
 _NOTICED = OBSERVED | {CallEnded, ModelReplied, TurnStarted, TurnEnded}
 
 
+#: Before the journal was read.
+_NEW: Final = State()
+
+
 @frozen
 class SessionEvent:
     """A recorded event with its number in the session: contiguous from 0."""
@@ -110,7 +114,7 @@ class SessionActor:
     outfit: Outfit
     system: str | None = None
     parent: str | None = None
-    state: State = field(factory=State)
+    state: State = _NEW
     #: The number of the next event.
     next_seq: int = 0
     #: Models that a turn may be started with in place of the session's own (M6).
@@ -173,13 +177,12 @@ class SessionActor:
                 self._nursery = nursery
                 if self.outfit.hooks:
                     self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
-                await self._begin()
-                if self._crashes and self.state.phase is Phase.CLOSED:
-                    self.post(None)  # It crashed while it closed: whoever waits for its end would wait for ever.
-                async for first in inbox:
-                    await self._handle(_gather(first, inbox))
-                    if self.state.phase is Phase.CLOSED:
-                        break
+                await self._begin(inbox)
+                if not self._is_closed():
+                    async for first in inbox:
+                        await self._handle(_gather(first, inbox))
+                        if self._is_closed():
+                            break
                 await self._leave("the runtime is shutting down")
                 nursery.cancel_scope.cancel()
             self._nursery = None
@@ -191,14 +194,17 @@ class SessionActor:
                     await self._leave("the runtime was cancelled")
             raise
 
+    def _is_closed(self) -> bool:
+        return self.state.phase is Phase.CLOSED
+
     async def _leave(self, reason: str) -> None:
         """Whatever runs is no longer wanted. What a crash would leave open is closed here."""
-        if self.state.phase is not Phase.CLOSED and self.state.turn is not None:
+        if not self._is_closed() and self.state.turn is not None:
             with trio.CancelScope(shield=True):
                 await self._handle([(Interrupt(self.now(), reason), None)])
 
-    async def _begin(self) -> None:
-        """First of all close what a dead process left open, or come into being."""
+    async def _begin(self, inbox: Inbox[Any, Any]) -> None:
+        """First of all close what a dead process left open, or come into being; then what somebody wants already, in one go."""
         command: Command
         if self.state.phase is Phase.NEW:
             command = OpenSession(self.session, self.now(), self.system, self.parent)
@@ -208,8 +214,8 @@ class SessionActor:
             if self.state.turn is not None and self._turn_outfit is None:
                 # A turn that another process began goes on with what this one has.
                 self._turn_outfit, self.specs = self.outfit, self.outfit.registry.specs()
-        with trio.CancelScope(shield=True):
-            await self._handle([(command, None)])
+        # No shield is needed: what is waited for in there is the disk, which no cancel cuts short.
+        await self._handle(_gather(command, inbox))
         # Recovery may have had nothing to say, and still there is work that nobody runs yet.
         self._spawn(self._reconcile()[1])
 
