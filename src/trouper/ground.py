@@ -149,7 +149,7 @@ class RuntimeGround:
 
     def call_went_on(self, session: str, call: CallId, task_id: TaskId) -> None:
         """The turn has let go of a call, which goes on as a task."""
-        self.desk(session).questions.went_on(call, task_id)
+        self.services(session).asker.went_on(call, task_id)
 
     def new_owner(self) -> Owner:
         self._starts += 1
