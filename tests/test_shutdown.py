@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from trouper import open_runtime, tool
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.messages import Outcome
 from trouper.journal import open_reader, verify
 from trouper.models import Scripted, reply
+from trouper.models.scripted import call
 from trouper.testing.invariants import check_invariants, records_of
 
 PROGRAM = """
@@ -113,6 +115,23 @@ def test_a_ctrl_c_in_any_sync_of_a_turn_ends_the_program_and_loses_nothing(tmp_p
     assert verify(root).ok
     records = list(records_of(open_reader(root)))
     assert check_invariants(records, complete=True) == []
+
+
+async def test_a_ctrl_c_in_a_tool_is_told_as_one_although_others_fell_over_it(autojump_clock):
+    @tool
+    async def press() -> None:
+        """Is where a Ctrl-C came down."""
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        async with open_runtime(durability="memory", model=Scripted([reply(call("press"))]), tools=[press]) as runtime:
+            session = await runtime.session("s")
+            try:
+                await session.ask("go")
+            finally:
+                raise ValueError("the caller's own")
+    assert isinstance(caught.value.__cause__, BaseExceptionGroup)
+    assert caught.value.__cause__.subgroup(ValueError) is not None
 
 
 async def test_closing_a_runtime_right_after_a_turn_waits_for_nothing(autojump_clock, open_checked):

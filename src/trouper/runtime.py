@@ -125,7 +125,12 @@ async def _open_runtime(
                         [outfit.model, *(each._actor.outfit.model for each in ground.sessions.values())]
                     )
     except BaseExceptionGroup as group:
-        raise alone(group) from None  # The nurseries in here are our business, not the caller's.
+        # The nurseries in here are our business, not the caller's.
+        found = alone(group)
+        if isinstance(found, BaseExceptionGroup) and found.subgroup(KeyboardInterrupt) is not None:
+            # A Ctrl-C that came down in a tool: that its session has ended, and who fell over that, only followed from it.
+            raise KeyboardInterrupt from found
+        raise found from None
     finally:
         log.close()
         places.close()
