@@ -224,3 +224,35 @@ async def test_what_comes_from_outside_goes_on_up_and_the_rest_does_not(autojump
         except trio.Cancelled as cancelled:
             assert from_outside(cancelled) is cancelled
             raise
+
+
+@pytest.mark.parametrize("time_out_s", [1.0, math.inf])
+async def test_a_scope_that_a_tool_leaves_open_hits_nobody_else(
+    autojump_clock, open_checked, journal, caplog, time_out_s
+):
+    """I23: a time-out in an async generator that was not read to its end stays in the task, and the work that follows is done by the same."""
+    unread: list[AsyncIterator[int]] = []
+
+    async def ticks() -> AsyncIterator[int]:
+        with trio.move_on_after(time_out_s):
+            while True:
+                yield 1
+
+    @tool
+    async def first() -> int:
+        unread.append(ticks())
+        return await anext(unread[0])
+
+    @tool
+    async def slow() -> int:
+        await trio.sleep(5)
+        return 2
+
+    script = [reply(call("first")), reply(call("slow")), reply("Done."), reply("Still here.")]
+    async with open_checked(Scripted(script), tools=[first, slow]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Done."
+        assert (await session.ask("and now?")).text == "Still here."
+    assert [(end.outcome, end.content) for end in recorded(journal, CallEnded)] == [(Outcome.OK, 1), (Outcome.OK, 2)]
+    assert "left a cancel scope open" in caplog.text
+    await unread[0].aclose()

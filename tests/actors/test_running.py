@@ -158,6 +158,57 @@ async def test_an_error_in_a_block_that_was_stopped_is_raised_on() -> None:
         await trio.lowlevel.checkpoint()
 
 
+async def test_a_scope_that_foreign_code_leaves_open_ends_with_its_block(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I23: an async generator that is not read to its end keeps its time-out in the task, for whoever comes next."""
+
+    async def ticks() -> AsyncIterator[int]:
+        with trio.move_on_after(1):
+            while True:
+                yield 1
+
+    unread = ticks()
+    with undisturbed(), Lane(Deadlines()) as lane:
+        with begun(lane).until():
+            await anext(unread)
+        await trio.sleep(5)
+        with begun(lane).until():
+            await trio.sleep(5)
+    assert "left a cancel scope open" in caplog.text
+    await unread.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_scope_that_foreign_code_leaves_open_and_runs_into_is_an_error(autojump_clock: MockClock) -> None:
+    """I23: a cancel that nobody around the block asked for goes no further; the session begins again."""
+
+    async def ticks() -> AsyncIterator[int]:
+        with trio.move_on_after(1):
+            while True:
+                yield 1
+
+    unread = ticks()
+    with pytest.raises(RuntimeError, match="Cancel scope stack corrupted"), Lane(Deadlines()) as lane:
+        with begun(lane).until():
+            await anext(unread)
+            await trio.sleep(5)
+    await trio.lowlevel.checkpoint()
+    await unread.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_deadline_around_all_of_it_is_left_alone(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I24: a stop gives the session's task one."""
+    with trio.move_on_after(5) as around:
+        with Lane(Deadlines()) as lane:
+            for _ in range(3):
+                with begun(lane).until():
+                    await trio.sleep(2)
+    assert around.cancelled_caught and trio.current_time() == 5
+    assert not caplog.records
+
+
 async def test_who_waits_for_the_end_is_told_once_it_is_there() -> None:
     running = Running()
     async with trio.open_nursery() as nursery:

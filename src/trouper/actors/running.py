@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from types import TracebackType
@@ -10,7 +11,13 @@ import trio
 
 from trouper.actors.deadlines import Deadlines
 
+logger = logging.getLogger("trouper.session")
 _ki_safe = trio.lowlevel.enable_ki_protection
+
+
+def _innermost() -> object:
+    """The scope that the task is in, as trio keeps it. There is no public name for it; without this one nobody would notice one that was left open."""
+    return getattr(trio.lowlevel.current_task(), "_cancel_status", None)
 
 
 class Lane:
@@ -20,23 +27,42 @@ class Lane:
     meant, and the next one gets another. Between two pieces nobody has hold of the scope.
     """
 
-    __slots__ = ("clock", "deadlines", "scope")
+    __slots__ = ("clock", "deadlines", "innermost", "scope")
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
         # The clock itself, which `trio.current_time` would look up each time.
         self.clock = trio.lowlevel.current_clock().current_time
         self.scope: trio.CancelScope | None = None
+        self.innermost: object = None
 
     def __enter__(self) -> Lane:
         return self
+
+    def open(self) -> trio.CancelScope:
+        """A scope to be in from now on."""
+        scope = self.scope = trio.CancelScope()
+        scope.__enter__()
+        self.innermost = _innermost()
+        return scope
 
     @_ki_safe
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.scope is not None:
-            self.scope.__exit__(kind, value, trace)
+        """Close the scope, and with it those that foreign code has left open: an async generator with a time-out inside that was not read to its end does."""
+        scope, self.scope = self.scope, None
+        if scope is None:
+            return
+        try:
+            scope.__exit__(kind, value, trace)
+        except RuntimeError as left_open:
+            if value is not None:
+                raise  # It has hit already, and a cancel that nobody around us asked for must not go on up.
+            logger.error(
+                "a tool or a model's client left a cancel scope open; close its async generators with contextlib.aclosing()",
+                exc_info=left_open,
+            )
 
 
 class Running:
@@ -99,8 +125,7 @@ class Running:
         lane = self._lane
         scope = lane.scope
         if scope is None:
-            scope = lane.scope = trio.CancelScope()
-            scope.__enter__()
+            scope = lane.open()
         self._scope = scope
         self._cancelled = self.cancelled_caught = False
         if self.deadline < math.inf:
@@ -117,12 +142,14 @@ class Running:
         assert scope is not None
         self._scope = None
         lane.deadlines.discard(self)
-        if not self._cancelled:
-            return False
-        lane.scope = None
-        caught = scope.__exit__(kind, value, trace)
-        self.cancelled_caught = scope.cancelled_caught
-        return caught
+        if self._cancelled:
+            lane.scope = None
+            caught = scope.__exit__(kind, value, trace)
+            self.cancelled_caught = scope.cancelled_caught
+            return caught
+        if _innermost() is not lane.innermost:
+            lane.__exit__(kind, value, trace)  # A scope was left open, and must not hit the next piece of work.
+        return False
 
     def end(self) -> None:
         self.ended = True
