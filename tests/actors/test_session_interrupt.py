@@ -9,6 +9,7 @@ import trio
 from session_watch import names, recorded, seen
 
 from trouper import Budget, Compaction, Limits, Session, ToolContext, Usage, tool
+from trouper.core.commands import Interrupt
 from trouper.core.events import CallEnded, CallStarted, CallWasLate, ModelRetried, TurnEnded
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
@@ -366,7 +367,8 @@ class InterruptedAtItsEnd(Scripted):
 
     session: Session
     nursery: trio.Nursery
-    pauses = 0
+    #: Steps of the scheduler between the two; `None`: the interrupt waits in the mailbox when the reply is there, whatever the order of tasks.
+    pauses: int | None = 0
 
     @asynccontextmanager
     async def stream(self, request):
@@ -375,7 +377,9 @@ class InterruptedAtItsEnd(Scripted):
 
     async def _interrupted(self, chunks):
         async for chunk in chunks:
-            if isinstance(chunk, Done):
+            if isinstance(chunk, Done) and self.pauses is None:
+                self.session._ref.tell(Interrupt(self.session._now()))
+            elif isinstance(chunk, Done):
                 self.nursery.start_soon(self.session.interrupt)
                 for _ in range(self.pauses):
                     await trio.lowlevel.checkpoint()
@@ -383,7 +387,7 @@ class InterruptedAtItsEnd(Scripted):
 
 
 @pytest.mark.parametrize("steered", [False, True])
-@pytest.mark.parametrize("pauses", range(4))
+@pytest.mark.parametrize("pauses", [None, *range(4)])
 async def test_what_was_seen_of_a_reply_is_kept_once_although_the_interrupt_overtakes_it(
     autojump_clock, open_checked, pauses, steered
 ):
