@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import trio
 from trio.testing import MockClock
@@ -12,6 +14,9 @@ from trouper.actors.deadlines import LOOK_AHEAD_S, Deadlines
 from trouper.actors.running import Lane, Running
 from trouper.testing.sources import seeded
 
+#: Virtual seconds. No deadline below is as late: a wait that reaches this bound hangs.
+HANG_S = 1e7
+
 
 class Stage:
     """Pieces of work that never end by themselves, and when each was given up."""
@@ -19,6 +24,14 @@ class Stage:
     def __init__(self) -> None:
         self.deadlines = Deadlines()
         self.ended: dict[str, float] = {}
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[trio.Nursery]:
+        """With the actor that keeps the deadlines, until all work has ended."""
+        with trio.fail_after(HANG_S):
+            async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
+                supervisor.spawn("deadlines", self.deadlines.run)
+                yield nursery
 
     async def work(self, name: str, running: Running, deadline: float) -> None:
         with Lane(self.deadlines) as lane:
@@ -30,8 +43,7 @@ class Stage:
 
 async def test_each_piece_of_work_is_given_up_at_its_own_deadline(autojump_clock: MockClock) -> None:
     stage = Stage()
-    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
-        supervisor.spawn("deadlines", stage.deadlines.run)
+    async with stage.open() as nursery:
         for name, deadline in (("late", 9.5), ("soon", 2.0), ("same", 2.0), ("last", 1e6)):
             nursery.start_soon(stage.work, name, Running(), deadline)
     assert stage.ended == {"soon": 2.0, "same": 2.0, "late": 9.5, "last": 1e6}
@@ -41,8 +53,7 @@ async def test_a_deadline_moves_with_its_work(autojump_clock: MockClock) -> None
     """A model's words put the deadline of its stream off; the end of its silence may also bring it forward."""
     stage = Stage()
     puts_off, hastens = Running(), Running()
-    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
-        supervisor.spawn("deadlines", stage.deadlines.run)
+    async with stage.open() as nursery:
         nursery.start_soon(stage.work, "put off", puts_off, 3.0)
         nursery.start_soon(stage.work, "hastened", hastens, 90.0)
         await trio.sleep(2)
@@ -57,21 +68,18 @@ async def test_a_deadline_that_was_looked_at_and_moves_is_not_forgotten(autojump
     """It was soon to come when the one before it passed, and nothing else brings the actor to look again."""
     stage = Stage()
     moves = Running()
-    with trio.fail_after(100):
-        async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
-            supervisor.spawn("deadlines", stage.deadlines.run)
-            nursery.start_soon(stage.work, "first", Running(), 9.5)
-            nursery.start_soon(stage.work, "moved", moves, 9.5 + LOOK_AHEAD_S / 2)
-            await trio.sleep(9.75)
-            moves.extend(30.0)
+    async with stage.open() as nursery:
+        nursery.start_soon(stage.work, "first", Running(), 9.5)
+        nursery.start_soon(stage.work, "moved", moves, 9.5 + LOOK_AHEAD_S / 2)
+        await trio.sleep(9.75)
+        moves.extend(30.0)
     assert stage.ended == {"first": 9.5, "moved": 30.0}
 
 
 async def test_a_deadline_that_is_lifted_never_comes(autojump_clock: MockClock) -> None:
     stage = Stage()
     running = Running()
-    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
-        supervisor.spawn("deadlines", stage.deadlines.run)
+    async with stage.open() as nursery:
         nursery.start_soon(stage.work, "lifted", running, 3.0)
         await trio.sleep(1)
         running.extend(math.inf)
@@ -83,10 +91,11 @@ async def test_a_deadline_that_is_lifted_never_comes(autojump_clock: MockClock) 
 async def test_work_that_began_before_the_actor_is_watched_too(autojump_clock: MockClock) -> None:
     """After a restart there may be work already."""
     stage = Stage()
-    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
-        nursery.start_soon(stage.work, "early", Running(), 3.0)
-        await trio.sleep(1)
-        supervisor.spawn("deadlines", stage.deadlines.run)
+    with trio.fail_after(HANG_S):
+        async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
+            nursery.start_soon(stage.work, "early", Running(), 3.0)
+            await trio.sleep(1)
+            supervisor.spawn("deadlines", stage.deadlines.run)
     assert stage.ended == {"early": 3.0}
 
 
@@ -119,8 +128,7 @@ async def test_many_deadlines_that_pass_one_by_one_cost_about_as_much_as_one_eac
     """How cost must grow: a provider that is down lets the deadlines of all sessions pass within seconds."""
     stage = Stage()
     count = 400
-    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
-        supervisor.spawn("deadlines", stage.deadlines.run)
+    async with stage.open() as nursery:
         for number in range(count):
             nursery.start_soon(stage.work, str(number), Counted(), 10 + number / 100)
     assert stage.ended == {str(number): 10 + number / 100 for number in range(count)}
@@ -141,8 +149,7 @@ async def test_deadlines_are_exact_however_they_are_moved(autojump_clock: MockCl
             due[name] = trio.current_time() + random.choice((2.0, 2.5, 3.0, 7.0, 50.0))
             running.extend(due[name])
 
-    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
-        supervisor.spawn("deadlines", stage.deadlines.run)
+    async with stage.open() as nursery:
         for number in range(100):
             due[str(number)] = 100.0
             nursery.start_soon(moved, str(number))
