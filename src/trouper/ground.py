@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from trouper import codec
 from trouper._errors import TrouperError
 from trouper.actors.deadlines import Deadlines
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("trouper.runtime")
 
+#: Threads that write the files of runs that end. They are small, and each of these threads takes the interpreter from the event loop many times for one of
+#: them: with as many as there are runs, a cancel would wait for all of them.
+RUN_THREADS_MAX = 2
+
 
 class RuntimeGround:
     """One per runtime, for as long as that is open."""
@@ -60,6 +66,7 @@ class RuntimeGround:
         self.deadlines = Deadlines()
         self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())
         self.permits = Permits()
+        self._run_threads = trio.CapacityLimiter(RUN_THREADS_MAX)
         self.places = places
         self.redact = places.redactor
         self.roster = Roster(log)
@@ -127,6 +134,10 @@ class RuntimeGround:
     async def in_thread(self, work: Callable[[], Any]) -> Any:
         """Work that blocks, out of the way."""
         return await in_thread(work)
+
+    async def in_run_thread(self, work: Callable[[], Any]) -> Any:
+        """What blocks at the end of a run, out of the way."""
+        return await in_thread(work, limiter=self._run_threads)
 
     async def keep_output(self, session: str, path: str, text: str) -> str | None:
         files = self.files_of(session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import trio
 import trio.testing
 from background_stage import Probe, events_of, only_task, spill_script, until, until_quiet, with_files
 
-from trouper import Budget, Limits, ToolContext, ToolError, tool
+from trouper import Budget, Limits, ToolContext, ToolError, open_runtime, tool
 from trouper.actors.runs import RunHost
 from trouper.core.task_record import LOG_MAX_CHARS, TAIL_MAX_CHARS, TaskState
+from trouper.ground import RUN_THREADS_MAX
 from trouper.models.scripted import Scripted, call, reply
 from trouper.testing.crash_disk import CrashDisk
 from trouper.tools.context import Question
@@ -390,6 +392,27 @@ async def test_artifacts_of_failed_and_cancelled_runs(open_checked: Any, autojum
     assert failed["status"] == "failed" and "hunter2" not in str(failed)
     assert json.loads((root / str(tasks["slow"].result_path)).read_text())["status"] == "cancelled"
     assert (root / ".background" / tasks["bad"].id / "output.log").read_text() == "[stderr] oh no"
+
+
+async def test_runs_that_end_together_have_their_files_written_by_few(tmp_path: Path) -> None:
+    """B5, B9: each thread competes with the event loop, and a cancel must not wait for all of them."""
+    async with open_runtime(tmp_path, durability="memory") as runtime:
+        ground = (await runtime.session("a"))._ground
+        go_on, entered = threading.Event(), threading.Semaphore(0)
+
+        def write() -> None:
+            entered.release()
+            assert go_on.wait(60)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ground.in_run_thread, write)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(RUN_THREADS_MAX):
+                await trio.to_thread.run_sync(lambda: entered.acquire(timeout=60))
+            assert not entered.acquire(blocking=False)
+            go_on.set()
+        assert all(entered.acquire(blocking=False) for _ in range(5 - RUN_THREADS_MAX))
 
 
 async def test_the_log_is_capped_with_a_note_and_the_tail_is_live(

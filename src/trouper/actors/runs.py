@@ -81,8 +81,8 @@ class RunGround(Protocol):
     def files_of(self, session: str) -> RootedFiles | None:
         """Where the session's files are; `None` if it has none."""
 
-    async def in_thread(self, work: Callable[[], Any]) -> Any:
-        """Work that blocks, out of the way."""
+    async def in_run_thread(self, work: Callable[[], Any]) -> Any:
+        """What blocks at the end of a run, out of the way; no more of it at once than the event loop bears."""
 
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
         """Somebody has answered what a task had asked for."""
@@ -265,10 +265,12 @@ class Runs:
         with trio.move_on_after(self._host.limits.grace_s) as scope:
             scope.shield = True
             try:
-                await self._host.run_ground.in_thread(write)
+                await self._host.run_ground.in_run_thread(write)
                 return True
             except Exception as error:  # A full disk or a quota must not keep a run from ending.
                 logger.warning("the artifacts of task %s were not written: %s", about.id, error)
+        if scope.cancelled_caught:
+            logger.warning("the artifacts of task %s were not written: there were too many others to write", about.id)
         return False
 
     async def save_lost(self, recover: Recover) -> tuple[TaskId, ...]:
