@@ -201,7 +201,7 @@ BUGS: tuple[Bug, ...] = (
         "core/session.py",
         "        calls=tuple([Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)]),",
         "        calls=tuple(\n"
-        '            Call(request, prepared, CallPhase.RUNNING if prepared.verdict == "run" else CallPhase.REQUESTED, 1)\n'
+        '            Call(request, prepared, RUNNING if prepared.verdict == "run" else REQUESTED, 1)\n'
         "            for request, prepared in zip(calls, event.preparations, strict=True)\n"
         "        ),",
         (CORE, SIMULATED),
@@ -235,8 +235,8 @@ BUGS: tuple[Bug, ...] = (
         "late-result-counts",
         "a second result of a call replaces the first (I1, I9)",
         "core/steps.py",
-        "find_call(state, command.call, CallPhase.RUNNING) or find_call(state, command.call, CallPhase.HELD)",
-        "find_call(state, command.call, CallPhase.RUNNING) or find_call(state, command.call, CallPhase.ENDED)",
+        "find_call(state, command.call, RUNNING) or find_call(state, command.call, HELD)",
+        "find_call(state, command.call, RUNNING) or find_call(state, command.call, ENDED)",
         (CORE,),
     ),
     Bug(
@@ -267,7 +267,7 @@ BUGS: tuple[Bug, ...] = (
         "approval-counts-twice",
         "an approval is taken for a call that is not waiting for one, and starts it again (I4, T4)",
         "core/decisions.py",
-        '            steps.require_phase(state, call, CallPhase.ASKING, "is not waiting for an approval")\n',
+        '            steps.require_phase(state, call, ASKING, "is not waiting for an approval")\n',
         '            if not steps.is_open(state, call):\n                raise CommandRejected("no such call")\n',
         (CORE, APPROVALS),
     ),
@@ -347,8 +347,8 @@ BUGS: tuple[Bug, ...] = (
         "queued-input-gets-no-turn",
         "input that came too late for its turn waits for ever (I26)",
         "core/outstanding.py",
-        "    if state.queue and state.phase is Phase.IDLE and not state.held:",
-        "    if state.queue and state.phase is Phase.CLOSED and not state.held:",
+        "    if state.queue and state.phase is IDLE and not state.held:",
+        "    if state.queue and state.phase is None and not state.held:",
         (CORE, STEERING),
     ),
     Bug(
@@ -396,7 +396,7 @@ BUGS: tuple[Bug, ...] = (
         "the wall time of a turn is not watched (L25)",
         "core/outstanding.py",
         "        if turn.deadline_at is not None:\n",
-        "        if turn.deadline_at is not None and state.phase is Phase.COMPACTING:\n",
+        "        if turn.deadline_at is not None and state.phase is None:\n",
         (BUDGETS, "tests/core/test_session_core.py"),
     ),
     Bug(
@@ -411,8 +411,8 @@ BUGS: tuple[Bug, ...] = (
         "events-after-the-end",
         "a session can be closed, and then once more (I16)",
         "core/decisions.py",
-        "    if state.phase is Phase.CLOSED:\n        _after_close(decision, command)\n        return\n",
-        "    if state.phase is Phase.CLOSED and not isinstance(command, Interrupt | DeliverResult):\n"
+        "    if state.phase is CLOSED:\n        _after_close(decision, command)\n        return\n",
+        "    if state.phase is CLOSED and not isinstance(command, Interrupt | DeliverResult):\n"
         "        _after_close(decision, command)\n        return\n",
         (CORE,),
     ),

@@ -89,7 +89,8 @@ def _writing(source: str, kind: Any, name: str, names: dict[str, Any], converter
     if kind is Any or kind in PLAIN or typing.get_origin(kind) is typing.Literal:
         return source
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return f"{source}.value"
+        # Not `value`, which is a property.
+        return f"{source}._value_"
     optional = optional_of(kind)
     if optional is not None:
         inner = _writing("y", optional, name, names, converter)

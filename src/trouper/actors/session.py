@@ -48,7 +48,7 @@ from trouper.core.messages import Json, ToolCall, ToolSpec
 from trouper.core.notification import NotificationLimits
 from trouper.core.outstanding import WorkKey, outstanding
 from trouper.core.schedule import ClaimFires, ScheduleLimits
-from trouper.core.session import Phase, State
+from trouper.core.session import CLOSED, NEW, THINKING, State
 from trouper.core.settings import Limits
 from trouper.core.task_events import CreateTask, StartTask, TaskEnded
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
@@ -195,7 +195,7 @@ class SessionActor:
             raise
 
     def _is_closed(self) -> bool:
-        return self.state.phase is Phase.CLOSED
+        return self.state.phase is CLOSED
 
     async def _leave(self, reason: str) -> None:
         """Whatever runs is no longer wanted. What a crash would leave open is closed here."""
@@ -206,7 +206,7 @@ class SessionActor:
     async def _begin(self, inbox: Inbox[Any, Any]) -> None:
         """First of all close what a dead process left open, or come into being; then what somebody wants already, in one go."""
         command: Command
-        if self.state.phase is Phase.NEW:
+        if self.state.phase is NEW:
             command = OpenSession(self.session, self.now(), self.system, self.parent)
         else:
             recover = self._recovery()
@@ -259,7 +259,7 @@ class SessionActor:
         if (
             self._turnstile.taken
             or not self._inbox.is_resting
-            or self.state.phase is Phase.NEW
+            or self.state.phase is NEW
             # The budgets of a step's calls run out together: then one decision on all of them is cheaper.
             or type(command) is SpillCall
         ):
@@ -278,7 +278,7 @@ class SessionActor:
                 _, started = self._reconcile()
             else:
                 return None
-            if self.state.phase is Phase.CLOSED:
+            if self.state.phase is CLOSED:
                 self.post(None)  # The actor has to see it.
         if not started:
             return None
@@ -295,7 +295,7 @@ class SessionActor:
         stale = False
         #: Why the session could not come into being; then nothing else can be done in it either.
         unopened: Exception | None = None
-        if state.phase is Phase.NEW and type(batch[0][0]) is not OpenSession:
+        if state.phase is NEW and type(batch[0][0]) is not OpenSession:
             batch.insert(0, (OpenSession(self.session, self.now(), self.system, self.parent), None))
         for command, reply in batch:
             refusal = unopened
@@ -372,7 +372,7 @@ class SessionActor:
         if type(command) in _PERMITTED:
             return changed(command, active_in_runtime=self.ground.permits.total)
         assert isinstance(command, Interrupt | EndTurn | Close)
-        if state.phase is not Phase.THINKING or command.partial is not None:
+        if state.phase is not THINKING or command.partial is not None:
             return command
         partial, usage = self._worker.asking.said(state.turns, state.in_turn.step)
         return changed(command, partial=partial, usage=usage)

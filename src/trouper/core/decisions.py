@@ -11,7 +11,7 @@ from typing import assert_never, get_args
 
 from trouper._errors import CommandRejected
 from trouper.core import background, compacting, recovery, steps
-from trouper.core.calls import CallPhase
+from trouper.core.calls import ASKING, RUNNING
 from trouper.core.commands import (
     ActFire,
     Approve,
@@ -59,7 +59,7 @@ from trouper.core.notification import (
     prompt_text,
 )
 from trouper.core.schedule import ScheduleCommand
-from trouper.core.session import Event, Phase, State
+from trouper.core.session import CLOSED, IDLE, NEW, TIDYING, Event, State
 from trouper.core.task_events import TaskCommand
 
 INTERRUPTED = (
@@ -94,7 +94,7 @@ def step(state: State, command: Command) -> tuple[tuple[Event, ...], State]:
 def _dispatch_part(decision: Decision, command: Command) -> None:
     """A command to one part of the session: tasks, notifications or schedules."""
     state = decision.state
-    if state.phase is Phase.NEW or state.phase is Phase.CLOSED:
+    if state.phase is NEW or state.phase is CLOSED:
         raise CommandRejected(
             f"session {state.session!r} is {state.phase.value}; open another one", session=state.session
         )
@@ -110,9 +110,9 @@ def _dispatch_part(decision: Decision, command: Command) -> None:
 
 def _dispatch(decision: Decision, command: TurnCommand) -> None:
     state = decision.state
-    if state.phase is Phase.NEW and not isinstance(command, OpenSession):
+    if state.phase is NEW and not isinstance(command, OpenSession):
         raise CommandRejected("this session was never opened; open it first", session=state.session)
-    if state.phase is Phase.CLOSED:
+    if state.phase is CLOSED:
         _after_close(decision, command)
         return
     match command:
@@ -136,11 +136,11 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
         case DeliverSummary():
             steps.take_summary(decision, command)
         case Approve(call, at, by, always):
-            steps.require_phase(state, call, CallPhase.ASKING, "is not waiting for an approval")
+            steps.require_phase(state, call, ASKING, "is not waiting for an approval")
             decision.emit(ApprovalGiven(call, by, always))
             steps.go_on_with_calls(decision, at)
         case Deny(call, at, reason):
-            if steps.find_call(state, call, CallPhase.ASKING) is not None:
+            if steps.find_call(state, call, ASKING) is not None:
                 told = f"{DENIED} {reason}" if reason else DENIED
                 decision.emit(CallEnded(call, Outcome.DENIED, told))
                 steps.go_on_with_calls(decision, at)
@@ -155,7 +155,7 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
                     id=call,
                 )
         case SpillCall():
-            running = steps.find_call(state, command.call, CallPhase.RUNNING)
+            running = steps.find_call(state, command.call, RUNNING)
             if running is not None and background.spill(decision, command, running):
                 steps.go_on_with_calls(decision, command.at)
         case DeliverDue():
@@ -173,7 +173,7 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
                     detail=command.reason,
                     usage=command.usage,
                 )
-            elif state.phase is Phase.TIDYING and command.turn is None:
+            elif state.phase is TIDYING and command.turn is None:
                 compacting.give_up(decision)
         case EndTurn():
             if state.turn is not None and state.turn.number == command.turn:
@@ -194,13 +194,13 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             if system != state.system:
                 decision.emit(SessionConfigured(system))
         case OpenSession():
-            if state.phase is not Phase.NEW:
+            if state.phase is not NEW:
                 raise CommandRejected(f"session {state.session!r} is open already", session=state.session)
             decision.emit(SessionOpened(command.session, command.at, command.system, command.parent))
         case Close(at, reason, partial, usage):
             if state.turn is not None:
                 end_turn(decision, at, "interrupt", TURN_ENDED, partial=partial, detail=reason, usage=usage)
-            elif state.phase is Phase.TIDYING:
+            elif state.phase is TIDYING:
                 compacting.give_up(decision)
             background.close(decision, at, reason)
             decision.emit(SessionClosed(reason, at))
@@ -220,7 +220,7 @@ def _after_close(decision: Decision, command: TurnCommand) -> None:
 
 def _submit(decision: Decision, command: Submit) -> None:
     state = decision.state
-    busy = state.phase is not Phase.IDLE
+    busy = state.phase is not IDLE
     if busy and not command.steer:
         raise CommandRejected(
             f"session {state.session!r} is mid-turn; wait for the turn, call interrupt(), or send() to steer it",
@@ -239,7 +239,7 @@ def _submit(decision: Decision, command: Submit) -> None:
 
 def _deliver_due(decision: Decision, command: DeliverDue) -> None:
     """All that is queued goes to the model in one turn (I26, I31)."""
-    if decision.state.phase is not Phase.IDLE:
+    if decision.state.phase is not IDLE:
         return
     background.decide_notification(decision, ExpireNotifications(command.at, command.limits))
     background.decide_notification(decision, DeliverNotifications(command.at, limits=command.limits))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from trouper.core import notification, schedule, task
-from trouper.core.calls import Call, CallPhase
+from trouper.core.calls import RUNNING, Call
 from trouper.core.ids import CallId
 from trouper.core.notification import DeliverBatch
 from trouper.core.schedule import ScheduleWork
-from trouper.core.session import Phase, State
+from trouper.core.session import ACTING, IDLE, THINKING, State
 from trouper.core.settings import WARN_SHARE
 from trouper.core.task import TaskWork
 from trouper.core.task_record import Task
@@ -87,11 +87,11 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
     work: dict[WorkKey, Work] = {}
     turn = state.turn
     if turn is not None:
-        if state.phase is Phase.THINKING:
+        if state.phase is THINKING:
             work["model", turn.number, turn.asks] = CallModel(turn.number, turn.step)
-        elif state.phase is Phase.ACTING:
+        elif state.phase is ACTING:
             for call in turn.calls:
-                if call.phase is CallPhase.RUNNING:
+                if call.phase is RUNNING:
                     work["call", call.request.id, call.attempt] = RunCall(call)
                     if call.preparation.budget_s is not None:
                         work["budget", call.request.id] = AwaitInlineBudget(call.request.id, call.preparation.budget_s)
@@ -103,14 +103,14 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
                 work["warning", turn.number] = AwaitWarning(turn.number, at, wall_s)
     if state.compacting is not None:
         work["summary", state.turns, state.compacting.split] = Summarise(state.compacting.split)
-    if state.queue and state.phase is Phase.IDLE and not state.held:
+    if state.queue and state.phase is IDLE and not state.held:
         work["queued", state.turns] = TakeQueued()
     for call_id, expires_at in state.approvals:
         work["approval", call_id] = AwaitApproval(call_id, expires_at)
     if state.tasks.live:
         for key, owed in task.outstanding(state.tasks).items():
             work[_execution(state.tasks.live[owed.task_id], key)] = owed
-    if state.notifications.pending and state.phase is Phase.IDLE:
+    if state.notifications.pending and state.phase is IDLE:
         work.update(notification.outstanding(state.notifications))
     if state.schedules.active:
         work.update(schedule.outstanding(state.schedules))

@@ -16,7 +16,7 @@ from attrs import field
 
 from trouper._errors import InternalError
 from trouper.core import compaction, notification, schedule, task
-from trouper.core.calls import Call, CallPhase, answer
+from trouper.core.calls import ASKING, ENDED, HELD, REQUESTED, RUNNING, Call, CallPhase, answer
 from trouper.core.events import (
     ApprovalGiven,
     ApprovalRequested,
@@ -80,9 +80,11 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-_P = Phase
-_ANY = (_P.IDLE, _P.PREPARING, _P.THINKING, _P.ACTING, _P.COMPACTING, _P.TIDYING)
-_IN_TURN = (_P.PREPARING, _P.THINKING, _P.ACTING, _P.COMPACTING)
+#: By their names alone, as those of a call.
+NEW, IDLE, PREPARING, THINKING, ACTING, COMPACTING, TIDYING, CLOSED = Phase
+
+_ANY = (IDLE, PREPARING, THINKING, ACTING, COMPACTING, TIDYING)
+_IN_TURN = (PREPARING, THINKING, ACTING, COMPACTING)
 
 
 def _stay(*phases: Phase) -> dict[Phase, Phase]:
@@ -90,33 +92,33 @@ def _stay(*phases: Phase) -> dict[Phase, Phase]:
 
 
 _MOVES: Mapping[type, Mapping[Phase, Phase]] = {
-    SessionOpened: {_P.NEW: _P.IDLE},
+    SessionOpened: {NEW: IDLE},
     SessionConfigured: _stay(*_ANY),
     InputReceived: _stay(*_ANY),
-    TurnStarted: {_P.IDLE: _P.PREPARING},
-    InputsTaken: _stay(_P.PREPARING),
+    TurnStarted: {IDLE: PREPARING},
+    InputsTaken: _stay(PREPARING),
     BudgetWarned: _stay(*_IN_TURN),
-    HistoryMasked: _stay(_P.PREPARING, _P.IDLE),
-    CompactionStarted: {_P.PREPARING: _P.COMPACTING, _P.IDLE: _P.TIDYING},
-    CompactionEnded: {_P.COMPACTING: _P.PREPARING, _P.TIDYING: _P.IDLE},
-    StepStarted: {_P.PREPARING: _P.THINKING},
-    ModelRetried: _stay(_P.THINKING),
-    ModelProgressed: _stay(_P.THINKING),
-    ModelReplied: {_P.THINKING: _P.PREPARING},
-    ModelFailed: {_P.THINKING: _P.PREPARING},
-    ArgumentsRepaired: _stay(_P.PREPARING),
-    ApprovalRequested: {_P.PREPARING: _P.ACTING, _P.ACTING: _P.ACTING},
-    ApprovalGiven: _stay(_P.ACTING),
-    CallHeld: {_P.PREPARING: _P.ACTING, _P.ACTING: _P.ACTING},
-    CallStarted: {_P.PREPARING: _P.ACTING, _P.ACTING: _P.ACTING},
-    CallEnded: {_P.PREPARING: _P.ACTING, _P.ACTING: _P.ACTING},
+    HistoryMasked: _stay(PREPARING, IDLE),
+    CompactionStarted: {PREPARING: COMPACTING, IDLE: TIDYING},
+    CompactionEnded: {COMPACTING: PREPARING, TIDYING: IDLE},
+    StepStarted: {PREPARING: THINKING},
+    ModelRetried: _stay(THINKING),
+    ModelProgressed: _stay(THINKING),
+    ModelReplied: {THINKING: PREPARING},
+    ModelFailed: {THINKING: PREPARING},
+    ArgumentsRepaired: _stay(PREPARING),
+    ApprovalRequested: {PREPARING: ACTING, ACTING: ACTING},
+    ApprovalGiven: _stay(ACTING),
+    CallHeld: {PREPARING: ACTING, ACTING: ACTING},
+    CallStarted: {PREPARING: ACTING, ACTING: ACTING},
+    CallEnded: {PREPARING: ACTING, ACTING: ACTING},
     CallWasLate: _stay(*_ANY),
-    ToolsSettled: {_P.ACTING: _P.PREPARING},
-    LoopWarned: _stay(_P.PREPARING),
-    OutputMismatched: _stay(_P.PREPARING),
-    TurnEnded: dict.fromkeys(_IN_TURN, _P.IDLE),
+    ToolsSettled: {ACTING: PREPARING},
+    LoopWarned: _stay(PREPARING),
+    OutputMismatched: _stay(PREPARING),
+    TurnEnded: dict.fromkeys(_IN_TURN, IDLE),
     RecoveryNoted: _stay(*_ANY),
-    SessionClosed: dict.fromkeys((_P.IDLE,), _P.CLOSED),
+    SessionClosed: dict.fromkeys((IDLE,), CLOSED),
 }
 
 #: The lifecycle of a session, whole. What is not listed cannot happen.
@@ -192,7 +194,7 @@ class EndedTurn:
 @frozen(slots=False)
 class State:
     session: str = ""
-    phase: Phase = Phase.NEW
+    phase: Phase = NEW
     system: str | None = None
     history: History = field(factory=History)
     queue: tuple[Input, ...] = ()
@@ -246,7 +248,7 @@ def evolve(state: State, event: Event) -> State:
     if evolver is not None:
         after = _MOVES[kind].get(state.phase)
         return evolver(state, event, move(TRANSITIONS, state.phase, event) if after is None else after)
-    if state.phase is Phase.NEW or state.phase is Phase.CLOSED:
+    if state.phase is NEW or state.phase is CLOSED:
         raise InternalError(f"{kind.__name__} in a session that is {state.phase.value!r}; please report this journal")
     name, evolve_part = _PARTS[kind]
     return _state_with(state, **{name: evolve_part(getattr(state, name), event)})
@@ -339,14 +341,14 @@ def _failed(state: State, event: ModelFailed, phase: Phase) -> State:
 
 
 def _approval_requested(state: State, event: ApprovalRequested, phase: Phase) -> State:
-    state = _with_call(state, event.call, phase, CallPhase.ASKING)
+    state = _with_call(state, event.call, phase, ASKING)
     return _state_with(state, approvals=(*state.approvals, (event.call, event.expires_at)))
 
 
 def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
     turn = state.in_turn
     calls = tuple(
-        changed(call, phase=CallPhase.REQUESTED, preparation=changed(call.preparation, verdict="run"))
+        changed(call, phase=REQUESTED, preparation=changed(call.preparation, verdict="run"))
         if call.id == event.call
         else call
         for call in turn.calls
@@ -365,16 +367,14 @@ def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
 
 
 def _held(state: State, event: CallHeld, phase: Phase) -> State:
-    return _with_call(state, event.call, phase, CallPhase.HELD)
+    return _with_call(state, event.call, phase, HELD)
 
 
 def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
     turn = state.in_turn
     calls = tuple(
         [
-            Call(call.request, call.preparation, CallPhase.RUNNING, event.attempt)
-            if call.request.id == event.call
-            else call
+            Call(call.request, call.preparation, RUNNING, event.attempt) if call.request.id == event.call else call
             for call in turn.calls
         ]
     )
@@ -388,7 +388,7 @@ def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
             Call(
                 call.request,
                 call.preparation,
-                CallPhase.ENDED,
+                ENDED,
                 call.attempt,
                 answer(call.request, event.outcome, event.content, event.images),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trouper._errors import CommandRejected
 from trouper.core import background, compacting, compaction
-from trouper.core.calls import Call, CallPhase, startable
+from trouper.core.calls import ENDED, HELD, RUNNING, Call, CallPhase, startable
 from trouper.core.commands import DeliverFault, DeliverReply, DeliverResult, DeliverSummary
 from trouper.core.decision import Decision
 from trouper.core.ending import ended
@@ -29,7 +29,7 @@ from trouper.core.events import (
 )
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import Fault, Media, Message, ProviderPart
-from trouper.core.session import Phase, State, Turn
+from trouper.core.session import THINKING, State, Turn
 from trouper.core.settings import WARN_SHARE, TurnOptions
 
 
@@ -91,9 +91,7 @@ def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
 
 def is_current(state: State, turn: int, step_number: int) -> bool:
     running = state.turn
-    return (
-        state.phase is Phase.THINKING and running is not None and running.number == turn and running.step == step_number
-    )
+    return state.phase is THINKING and running is not None and running.number == turn and running.step == step_number
 
 
 def take_reply(decision: Decision, command: DeliverReply) -> None:
@@ -222,9 +220,7 @@ def find_call(state: State, call_id: CallId, phase: CallPhase) -> Call | None:
 
 
 def is_open(state: State, call_id: CallId) -> bool:
-    return state.turn is not None and any(
-        call.id == call_id and call.phase is not CallPhase.ENDED for call in state.turn.calls
-    )
+    return state.turn is not None and any(call.id == call_id and call.phase is not ENDED for call in state.turn.calls)
 
 
 def require_phase(state: State, call_id: CallId, phase: CallPhase, complaint: str) -> None:
@@ -234,7 +230,7 @@ def require_phase(state: State, call_id: CallId, phase: CallPhase, complaint: st
 
 def take_result(decision: Decision, command: DeliverResult) -> None:
     state = decision.state
-    running = find_call(state, command.call, CallPhase.RUNNING) or find_call(state, command.call, CallPhase.HELD)
+    running = find_call(state, command.call, RUNNING) or find_call(state, command.call, HELD)
     if running is None:
         if not background.spilled_end(decision, command):
             decision.emit(CallWasLate(command.call, command.outcome))
@@ -259,7 +255,7 @@ def go_on_with_calls(decision: Decision, at: float) -> None:
     for call in startable(turn.calls, turn.options.parallel_calls):
         decision.emit(CallStarted(call.request.id, at, call.attempt + 1))
     for call in turn.calls:
-        if call.phase is not CallPhase.ENDED:
+        if call.phase is not ENDED:
             return
     decision.emit(ToolsSettled(turn.number, turn.step))
     turn = decision.state.in_turn
