@@ -57,18 +57,12 @@ def _may_follow(before: Message | None, message: Message) -> bool:
     open_calls = before.calls if before is not None and before.role == "assistant" else ()
     match message.role:
         case "tool":
-            return len(message.parts) == len(open_calls) and _answer_in_order(message.parts, open_calls)
+            answered = [part.call_id for part in message.parts if type(part) is ToolAnswer]
+            return len(answered) == len(message.parts) and answered == [call.id for call in open_calls]
         case "assistant":
             return before is not None and not open_calls and _sendable(message)
         case "user":
             return not open_calls
-
-
-def _answer_in_order(parts: tuple[Part, ...], calls: tuple[ToolCall, ...]) -> bool:
-    for part, asked in zip(parts, calls, strict=True):
-        if not isinstance(part, ToolAnswer) or part.call_id != asked.id:
-            return False
-    return True
 
 
 def _sendable(message: Message) -> bool:

@@ -11,6 +11,8 @@ CALL_TOKENS = 8
 RESULT_TOKENS = 16
 #: What the common providers count for an image or a page, give or take.
 MEDIA_TOKENS = 1_000
+#: What most arguments and results are made of, besides text.
+_SMALL = frozenset({int, float, bool, type(None)})
 
 
 def estimate_text(text: str) -> int:
@@ -22,6 +24,8 @@ def estimate_text(text: str) -> int:
 
 def estimate_json(value: Json) -> int:
     """As if it were written out as JSON, without writing it out."""
+    if type(value) in _SMALL:
+        return 1
     match value:
         case str():
             return estimate_text(value)
