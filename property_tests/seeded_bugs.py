@@ -199,7 +199,7 @@ BUGS: tuple[Bug, ...] = (
         "intent-is-skipped",
         "a call counts as running without a recorded intent (I2)",
         "core/session.py",
-        "        calls=tuple([Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)]),",
+        "        calls=tuple(map(Call, calls, event.preparations)),",
         "        calls=tuple(\n"
         '            Call(request, prepared, RUNNING if prepared.verdict == "run" else REQUESTED, 1)\n'
         "            for request, prepared in zip(calls, event.preparations, strict=True)\n"

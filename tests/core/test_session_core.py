@@ -57,6 +57,7 @@ from trouper.core.outstanding import (
 )
 from trouper.core.session import TRANSITIONS, Phase, State, evolve
 from trouper.core.settings import Compaction, TurnOptions
+from trouper.core.values import changed
 
 OPTIONS = TurnOptions()
 
@@ -206,6 +207,12 @@ def test_evolve_refuses_what_the_table_does_not_have():
         evolve(told(opened(), submit()), SessionClosed("x", 1.0))
     with pytest.raises(InternalError):
         evolve(State(), InputReceived("x", 1.0))
+
+
+def test_a_reply_whose_calls_were_not_all_prepared_is_refused_loudly():
+    """I1: a call that nobody looked at could never have an outcome."""
+    with pytest.raises(InternalError, match="2 calls, of which 1 were prepared"):
+        decide(told(opened(), submit()), changed(asked(RUN, RUN), preparations=(RUN,)))
 
 
 def test_every_phase_but_closed_can_be_left():

@@ -312,6 +312,11 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
     turn, history, spent, usage = state.in_turn, state.history, state.spent, event.usage
     message = event.message
     calls = message.calls
+    if len(calls) != len(event.preparations):
+        raise InternalError(
+            f"a reply of turn {turn.number} has {len(calls)} calls, of which {len(event.preparations)} were prepared; "
+            "please report this journal"
+        )
     reported, then = state.reported, state.estimated_then
     if usage.input is not None:
         # What was sent is the history before this reply.
@@ -322,7 +327,7 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
         turn,
         usage=turn.usage + usage,
         text=message.text,
-        calls=tuple([Call(request, prepared) for request, prepared in zip(calls, event.preparations, strict=True)]),
+        calls=tuple(map(Call, calls, event.preparations)),
         draft_text="",
         draft_thinking="",
     )
