@@ -127,6 +127,23 @@ async def test_no_directory_is_made_for_tools_that_take_no_context(autojump_cloc
         assert runtime._ground.places._directory is None
 
 
+async def test_a_copy_of_a_tool_with_another_way_to_run_gets_the_context(autojump_clock: Any) -> None:
+    """T7: it may look at it, although the first one did not."""
+
+    @tool
+    async def look() -> str:
+        """Takes no context."""
+        return "nowhere"
+
+    async def invoke(arguments: dict[str, Any], context: ToolContext) -> object:
+        return context.session_id
+
+    model = Scripted([reply(call("look")), reply("ok")])
+    async with open_runtime(model=model, tools=[look.with_(invoke=invoke)], durability="memory") as runtime:
+        await (await runtime.session("a")).ask("go")
+    assert answers(model, 1) == ["a"]
+
+
 async def test_sessions_have_files_of_their_own(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
     """T7, T17."""
     model = Scripted([reply(call("write_file", path="notes/a.txt", content="mine")), reply("ok")], exhausted="cycle")

@@ -540,6 +540,8 @@ def test_a_tool_with_an_invoke_of_its_own_is_given_a_context() -> None:
         return context.call_id
 
     assert Tool("own", "Its own.", {"type": "object"}, invoke).takes_context
+    assert echo.with_(invoke=invoke).takes_context
+    assert not echo.with_(policy="requires_approval").takes_context
 
 
 def test_two_contexts_are_refused() -> None:

@@ -147,8 +147,8 @@ class Tool:
     capability: str | None = None
     #: How the tool runs in the background, if other than in the foreground.
     invoke_background: Invoke | None = None
-    #: Whether `invoke` and `invoke_background` look at the context; if not, none is made for them.
-    takes_context: bool = True
+    #: `invoke` once more, if it is known not to look at its context; what takes its place, in a copy of the tool, may well do so.
+    contextless: Invoke | None = None
     #: The plain function that the tool was made from, for calling it in a unit test.
     function: Callable[..., Any] | None = None
     #: Builds the typed values of the arguments, where that can fail beyond what a schema checks: then it raises `InvalidArguments`.
@@ -173,6 +173,11 @@ class Tool:
     def concurrency_class(self) -> str | None:
         """Calls that share a class run in order (L8)."""
         return self.hints.concurrency_class
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether `invoke` may look at its context. If not, none has to be made for it."""
+        return self.invoke is not self.contextless
 
     @cached_property
     def validator(self) -> Compiled:

@@ -104,11 +104,12 @@ def tool(
         shape = read_signature(function, called, frame.f_locals)
         options: dict[str, Any] = {"display_name": display_name} if display_name is not None else {}
         doc = inspect.getdoc(function) if not isinstance(function, type) else None
+        invoke = _invoke(function, shape)
         return Tool(
             name=called,
             description=description or summary(doc) or called.replace("_", " "),
             parameters=shape.parameters,
-            invoke=_invoke(function, shape),
+            invoke=invoke,
             hints=Hints(
                 readonly=readonly,
                 destructive=destructive,
@@ -128,7 +129,7 @@ def tool(
             narrate=narrate,
             capability=capability,
             invoke_background=_invoke(background, shape) if callable(background) else None,
-            takes_context=shape.context is not None,
+            contextless=invoke if shape.context is None else None,
             function=function,
             bind=shape.bind if shape.may_fail else None,
             **options,
