@@ -30,7 +30,7 @@ class Configure:
     system: str | None
 
 
-@frozen
+@frozen(frequent=True)
 class Submit:
     """Input from a user. While a turn runs it steers (L10) if `steer`, and is refused if not."""
 

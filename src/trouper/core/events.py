@@ -33,7 +33,7 @@ class SessionConfigured:
     system: str | None
 
 
-@frozen
+@frozen(frequent=True)
 class InputReceived:
     """A user's message was accepted: from here on it cannot be lost."""
 
@@ -43,7 +43,7 @@ class InputReceived:
     kind: Kind = "normal"
 
 
-@frozen
+@frozen(frequent=True)
 class TurnStarted:
     """All queued input enters the history, and the first step is prepared."""
 
@@ -259,7 +259,7 @@ class CompactionEnded:
     fault: Fault | None = None
 
 
-@frozen
+@frozen(frequent=True)
 class TurnEnded:
     """The one end of a turn (L1)."""
 

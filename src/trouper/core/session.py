@@ -127,7 +127,7 @@ TRANSITIONS: Table[Phase] = {
 }
 
 
-@frozen
+@frozen(frequent=True)
 class Input:
     """A user's message that no turn has taken in yet."""
 
@@ -177,7 +177,7 @@ class Turn:
     time_warned: bool = False
 
 
-@frozen
+@frozen(frequent=True)
 class EndedTurn:
     """What became of the last turn."""
 

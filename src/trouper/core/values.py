@@ -32,7 +32,7 @@ def frozen(*, slots: bool = True, frequent: bool = False) -> Callable[[C], C]: .
 def frozen(cls: Any = None, /, *, slots: bool = True, frequent: bool = False) -> Any:
     """An attrs class whose instances do not change. Equal to another of the same class with equal fields.
 
-    `frequent`: some are made in every step of every turn. Its fields are taken as they are given, and nothing refers to it weakly.
+    `frequent`: some are made in every turn, or in every step of it. Its fields are taken as they are given, and nothing refers to it weakly.
     """
     if cls is None:
         return lambda cls: _frozen(cls, slots, frequent)
