@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from functools import cached_property
 
 import attrs
 import pytest
@@ -122,3 +123,75 @@ def test_values_can_be_matched_by_position() -> None:
     match Point(1, 2):
         case Point(x, y):
             assert (x, y) == (1, 2)
+
+
+def fresh() -> type:
+    """A class that nobody has used yet."""
+
+    @frozen
+    class Fresh:
+        """Says what it is for."""
+
+        name: str
+        _secret: int = attrs.field(default=1, eq=False, repr=False)
+        more: list[int] = attrs.field(factory=list, validator=attrs.validators.instance_of(list))
+
+        @property
+        def doubled(self) -> int:
+            return 2 * self._secret
+
+    return Fresh
+
+
+def test_a_class_is_whole_whatever_it_is_used_for_first() -> None:
+    """attrs completes it when it is first needed; nobody can tell."""
+    assert [field.name for field in attrs.fields(fresh())] == ["name", "_secret", "more"]
+    assert attrs.has(fresh())
+    made = fresh()("a", secret=4)
+    assert (made.name, made.doubled, made.more) == ("a", 8, [])
+    assert repr(made).endswith("Fresh(name='a', more=[])") and made == type(made)("a", 5)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+        fresh()()
+    with pytest.raises(TypeError, match="must be <class 'list'>"):
+        fresh()("a", more=None)
+    cls = fresh()
+    match cls("a", 2):
+        case cls(name, secret):  # type: ignore[misc]
+            assert (name, secret) == ("a", 2)
+    assert cls.__doc__ == "Says what it is for." and cls.__module__ == __name__ and cls.__qualname__.endswith("Fresh")
+    assert cls.__name__ == "Fresh" and not hasattr(cls("a"), "__dict__")
+
+
+def test_values_survive_being_copied_and_pickled() -> None:
+    for value in (Point(1, 2), Nothing(), Roomy(3)):
+        assert copy.deepcopy(value) == value == pickle.loads(pickle.dumps(value))
+
+
+def test_a_value_may_extend_another_that_nobody_has_used() -> None:
+    @frozen
+    class Base:
+        x: int
+
+    @frozen
+    class Longer(Base):
+        y: int = 2
+
+    assert Longer(1) == Longer(1, 2) != Longer(1, 3)
+    assert [field.name for field in attrs.fields(Longer)] == ["x", "y"]
+    assert isinstance(Longer(1), Base) and Base(1) != Longer(1)
+
+
+def test_a_method_may_mean_its_own_class_and_a_property_keep_its_value() -> None:
+    @frozen
+    class Own:
+        x: int = 0
+
+        @cached_property
+        def made(self) -> list[int]:
+            return [self.x]
+
+        def kind(self) -> type:
+            return __class__  # type: ignore[name-defined]
+
+    own = Own()
+    assert own.kind() is Own and own.made is own.made

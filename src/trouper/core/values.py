@@ -1,7 +1,8 @@
 """Frozen values: how their classes are made, and how they are changed by copying.
 
 `frozen` is that of attrs, but for `__repr__`, `__eq__` and `__hash__`, which all classes share. There are hundreds of them; to write and compile those three
-for each takes a third of the time in which a program starts, and made once they are as fast.
+for each takes a third of the time in which a program starts, and made once they are as fast. The rest is left to attrs until a class is first used: to make an
+instance, or to be asked for its fields. A program that starts uses few of them.
 
 Of those that are made again and again, `__init__` is our own, too. That of attrs has to get around the `__setattr__` that forbids changes, with a call for
 each field. Here a new value is of another class while its fields are set, its *twin*, which has the same slots and forbids nothing: so they are plain
@@ -14,7 +15,9 @@ whole takes the place of two dozen assignments.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -41,6 +44,10 @@ def frozen(cls: Any = None, /, *, slots: bool = True, frequent: bool = False) ->
 
 def _frozen(cls: type, slots: bool, frequent: bool) -> type:
     own = cls.__dict__
+    # Only attrs knows how to give a property a place to keep its value, and to put the class that is made in place of the one that a method's closure holds.
+    is_plain = not any(isinstance(each, cached_property) or getattr(each, "__closure__", None) for each in own.values())
+    if slots and not frequent and is_plain and cls.__bases__ == (object,):
+        return _unfinished(cls)
     shared = {name: method for name, method in _SHARED.items() if name not in own}
     made: Any
     if frequent:
@@ -49,11 +56,64 @@ def _frozen(cls: type, slots: bool, frequent: bool) -> type:
         made.__init__ = _initialiser(made)
     else:
         made = attrs.frozen(cls, slots=slots, repr=False, eq=False)
-    compared = [field.name for field in attrs.fields(made) if field.eq]
-    made.__compared__ = attrgetter(*compared) if compared else _nothing
+    made.__compared__ = _compared(made)
     for name, method in shared.items():
         setattr(made, name, method)
     return made  # type: ignore[no-any-return]
+
+
+def _compared(cls: type) -> Callable[[Any], Any]:
+    names = [field.name for field in attrs.fields(cls) if field.eq]
+    return attrgetter(*names) if names else _nothing
+
+
+# --- finished on first use ---
+
+
+def _unfinished(cls: type) -> type:
+    """The class with its slots, for `_finish` to complete."""
+    fields = tuple(inspect.get_annotations(cls))
+    own = {name: each for name, each in cls.__dict__.items() if name not in (*fields, "__dict__", "__weakref__")}
+    made: Any = type(
+        cls.__name__,
+        (),
+        {
+            **_SHARED,
+            **_UNFINISHED,
+            **own,
+            "__slots__": (*fields, "__weakref__"),
+            "__qualname__": cls.__qualname__,
+            "__unfinished__": cls,
+        },
+    )
+    return made  # type: ignore[no-any-return]
+
+
+#: What attrs has written for one class, and serves another with the same slots.
+_WRITTEN = ("__attrs_attrs__", "__init__", "__match_args__", "__getstate__", "__setstate__")
+
+
+def _finish(made: Any) -> None:
+    finished = attrs.frozen(made.__unfinished__, repr=False, eq=False)
+    made.__compared__ = _compared(finished)
+    for name in _WRITTEN:
+        setattr(made, name, getattr(finished, name))
+
+
+def _first_init(self: Any, *args: Any, **kwargs: Any) -> None:
+    _finish(type(self))
+    self.__init__(*args, **kwargs)
+
+
+class _FirstFields:
+    """In place of the fields, until somebody asks for them."""
+
+    def __get__(self, _: object, made: Any) -> Any:
+        _finish(made)
+        return made.__attrs_attrs__
+
+
+# --- frequent ones ---
 
 
 def _initialiser(cls: Any) -> Callable[..., None]:
@@ -112,7 +172,18 @@ def _hash(self: Any) -> int:
     return hash((type(self), type(self).__compared__(self)))
 
 
+@attrs.frozen
+class _Frozen:
+    """Lends the others its locks."""
+
+
 _SHARED: dict[str, Any] = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
+_UNFINISHED: dict[str, Any] = {
+    "__init__": _first_init,
+    "__attrs_attrs__": _FirstFields(),
+    "__setattr__": _Frozen.__setattr__,
+    "__delattr__": _Frozen.__delattr__,
+}
 
 _makers: dict[type, Callable[[Any, dict[str, Any]], Any]] = {}
 
