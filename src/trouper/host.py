@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attrs import frozen
-
 from trouper import codec, past
 from trouper._errors import UsageError
 from trouper.actors.ground import Outfit
@@ -21,7 +19,7 @@ from trouper.core.ids import check_name
 from trouper.core.messages import Usage
 from trouper.core.session import State
 from trouper.core.settings import Budget
-from trouper.core.values import changed
+from trouper.core.values import changed, frozen
 from trouper.ground import RuntimeGround
 from trouper.journal import Recovery
 from trouper.models.protocol import Model, check_model

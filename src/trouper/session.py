@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
-from attrs import frozen
 
 from trouper import codec, past
 from trouper._errors import CommandRejected, TrouperError, UsageError, WorldError
@@ -28,7 +27,7 @@ from trouper.core.ids import CallId
 from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
 from trouper.core.session import Phase, State
-from trouper.core.values import changed
+from trouper.core.values import changed, frozen
 from trouper.journal import JournalFailed
 from trouper.models.protocol import Model, check_model
 from trouper.services.session_side import BackgroundSide

@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
-from attrs import frozen
 
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.journal import JournalWriter
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.session import SessionActor
 from trouper.core.ids import MEMORY_STREAM
+from trouper.core.values import frozen
 from trouper.journal import JournalError, Log
 from trouper.roster import IDLE, Roster, encode_memories, encode_section, tag_of
 from trouper.services.memory import MemoryKeeper

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import field
 
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
+from trouper.core.values import frozen
 
 #: Of a budget: past this, a warning (L25).
 WARN_SHARE = 0.8

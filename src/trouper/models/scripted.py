@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 import trio
-from attrs import frozen
 
 from trouper._errors import UsageError
 from trouper.core.messages import Json, Opaque, Usage
+from trouper.core.values import frozen
 from trouper.models._errors import ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallDelta, CallEnd, CallStart, Chunk, Done, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import ModelRequest

@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, overload
 
 import trio
-from attrs import frozen
 
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
+from trouper.core.values import frozen
 from trouper.tools.complaint import clipped, listed, summarised
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Hints, Invoke, Narrate, Policy, Tool

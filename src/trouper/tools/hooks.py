@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 import trio
-from attrs import frozen
 
 from trouper.core.messages import Json
+from trouper.core.values import frozen
 from trouper.tools.contract import Tool
 from trouper.tools.structure import fresh
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import orjson
-from attrs import evolve, field, frozen
+from attrs import field
 
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
+from trouper.core.values import changed, frozen
 from trouper.tools.contract import Tool
 from trouper.tools.structure import fresh
 
@@ -111,7 +112,7 @@ def explain_policy(
     decision = _listed(tool, arguments, rules) if rules else _own(tool)
     if decision.effect == "ask":
         if tool.name in always:
-            return evolve(decision, effect="allow")
+            return changed(decision, effect="allow")
         if not can_ask:
             return Decision("deny", "This call needs an approval, and nobody is there to give it.", decision.rule)
     return decision
@@ -167,19 +168,19 @@ class Approvals:
     def granted(self, approval: Approval) -> Approvals:
         """With one more approval."""
         if approval.always:
-            return self if approval.tool in self.always else evolve(self, always=(*self.always, approval.tool))
-        return evolve(self, pending=(*self.pending, approval))
+            return self if approval.tool in self.always else changed(self, always=(*self.always, approval.tool))
+        return changed(self, pending=(*self.pending, approval))
 
     def used(self, tool: str, arguments: Json, at: float) -> tuple[bool, Approvals]:
         """Whether this call is approved now, and the approvals that are left. Those that have lapsed are gone either way."""
         live = tuple(each for each in self.pending if at < each.expires_at)
         if tool in self.always:
-            return True, evolve(self, pending=live)
+            return True, changed(self, pending=live)
         digest = arguments_digest(tool, arguments)
         for index, each in enumerate(live):
             if each.tool == tool and each.digest == digest:
-                return True, evolve(self, pending=live[:index] + live[index + 1 :])
-        return False, evolve(self, pending=live)
+                return True, changed(self, pending=live[:index] + live[index + 1 :])
+        return False, changed(self, pending=live)
 
     def revoked(self, tool: str) -> Approvals:
         """Without any approval for this tool."""

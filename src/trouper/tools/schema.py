@@ -19,10 +19,10 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 from uuid import UUID
 
 import attrs
-from attrs import frozen
 
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
+from trouper.core.values import frozen
 
 
 @frozen

@@ -13,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from attrs import frozen
-
 from trouper._errors import ConfigError
+from trouper.core.values import frozen
 from trouper.tools.guards.names import DEPTH_MAX, TEMPORARY_PREFIX
 from trouper.tools.guards.refusal import Refused
 

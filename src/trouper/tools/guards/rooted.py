@@ -26,9 +26,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from attrs import frozen
-
 from trouper._errors import ConfigError
+from trouper.core.values import frozen
 from trouper.tools.guards.descriptors import (
     CREATE_FILE,
     FILE_MODE,
