@@ -9,6 +9,7 @@ A secret that comes in pieces must not slip through in halves: what is written b
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import re
@@ -34,13 +35,13 @@ _START = r"(?:(?<![0-9A-Za-z])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4}))"
 _IS = r"[\"'\\\s]{0,6}[:=][\"'\\\s]{0,6}"
 
 
-def _pattern(beginnings: str, pattern: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
+def _pattern(beginnings: str, pattern: str) -> tuple[tuple[str, ...], str]:
     """What is looked for first, and what then. The group `kept` is not cut out."""
-    return tuple(beginnings.split("|")), re.compile(pattern)
+    return tuple(beginnings.split("|")), pattern
 
 
-#: What keys look like, each with beginnings that are quickly looked for.
-_PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
+#: What keys look like, each with beginnings that are quickly looked for. Compiled by whoever finds one: mostly nobody does.
+_PATTERNS: tuple[tuple[tuple[str, ...], str], ...] = (
     _pattern("AIza", r"AIza[0-9A-Za-z_-]{35,}"),
     _pattern("sk-", _START + r"sk-[0-9A-Za-z_-]{20,}"),
     _pattern("k_live_|k_test_", _START + r"[prs]k_(?:live|test)_[0-9A-Za-z]{16,}"),
@@ -93,6 +94,7 @@ _ANNOUNCED = re.compile(
 _BLOCK_BEGINS, _BLOCK_ENDS = "-----BEGIN ", re.compile("-----END [0-9A-Z ]{0,60}-----")
 
 
+_compiled = functools.cache(re.compile)
 _WORD = re.compile(r"[A-Za-z_]+\Z")
 # The quick look: those that have no rarer character in them are looked for as they are, the others by it. `_` and `-` are in most keys and in few words.
 _RARE = (
@@ -191,7 +193,7 @@ class Redactor:
         for beginnings, pattern in _PATTERNS:
             for beginning in beginnings:
                 if beginning in text:
-                    text = pattern.sub(_blanked if "kept" in pattern.groupindex else BLANK, text)
+                    text = _compiled(pattern).sub(_blanked if "(?P<kept>" in pattern else BLANK, text)
                     break
         return text
 
@@ -218,7 +220,7 @@ class Redactor:
                 cut = at
         for beginnings, pattern in _PATTERNS:
             if any(beginning in window for beginning in beginnings):
-                for found in pattern.finditer(window, max(cut - _LONGEST, 0)):
+                for found in _compiled(pattern).finditer(window, max(cut - _LONGEST, 0)):
                     if found.start() < cut < found.end():
                         cut = found.start()
         # A secret that fills a whole slice is none.
