@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from pathlib import Path
@@ -618,3 +619,28 @@ async def test_a_run_that_no_longer_waits_for_its_question_is_running(open_check
         await until(session, lambda state: next(iter(state.tasks.live.values())).state is TaskState.RUNNING)
         assert not session.questions
         assert (await session.wait_task(only_task(session).id)).result == "grey"
+
+
+# --- many of them ---
+
+
+async def test_a_run_under_way_is_light(open_checked: Any, autojump_clock: Any) -> None:
+    """B2: the garbage collector looks through all that is alive, and every budget that runs out meanwhile waits for it.
+
+    A task that sleeps is 22 objects of trio's own, and a record with its history a dozen; the rest is what a run costs.
+    """
+    probe, runs = Probe(), 40
+    calls = reply(*(call("slow", seconds=1_000.0) for _ in range(runs)))
+    model = Scripted([calls, reply("They go on."), calls, reply("They go on.")], exhausted="repeat")
+    limits = Limits(runs_per_session=runs, runs_per_runtime=2 * runs, parallel_calls=runs)
+    async with open_checked(model, tools=[probe.slow()], limits=limits) as runtime:
+        first, second = await runtime.session("first"), await runtime.session("second")
+        await first.ask("go")  # What is made once, by the first that needs it, is there from here on.
+        gc.collect()
+        before = len(gc.get_objects())
+        await second.ask("go")
+        gc.collect()
+        held = (len(gc.get_objects()) - before) / runs
+        assert len(second.tasks(state="running")) == runs and held < 55, f"{held:.1f} objects a run"
+        for session in (first, second):
+            await session.close()

@@ -25,9 +25,11 @@ LOOK_AHEAD_S = 1.0
 class Deadlines:
     """The pieces of work that have one."""
 
-    __slots__ = ("_alarm", "_later", "_looked_up_to", "_soon", "_watched")
+    __slots__ = ("_alarm", "_later", "_looked_up_to", "_soon", "_watched", "clock")
 
     def __init__(self) -> None:
+        # The clock itself, which `trio.current_time` would look up each time.
+        self.clock = trio.lowlevel.current_clock().current_time
         self._watched: dict[Running, None] = {}
         #: Those with a deadline up to here are in the heap `_soon`, by a deadline that they have or had; of the others none is before `_later`.
         self._looked_up_to = -math.inf

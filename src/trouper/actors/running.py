@@ -27,12 +27,10 @@ class Lane:
     meant, and the next one gets another. Between two pieces nobody has hold of the scope.
     """
 
-    __slots__ = ("clock", "deadlines", "innermost", "scope")
+    __slots__ = ("deadlines", "innermost", "scope")
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
-        # The clock itself, which `trio.current_time` would look up each time.
-        self.clock = trio.lowlevel.current_clock().current_time
         self.scope: trio.CancelScope | None = None
         self.innermost: object = None
 
@@ -106,7 +104,7 @@ class Running:
     @property
     def clock(self) -> Callable[[], float]:
         """Tells the time by which its deadlines are meant."""
-        return self._lane.clock
+        return self._lane.deadlines.clock
 
     def until(self, deadline: float = math.inf) -> Running:
         """`with running.until(deadline):` is a block to run in. If the work was stopped meanwhile, it is cancelled from the start."""

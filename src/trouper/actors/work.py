@@ -5,7 +5,6 @@ The session's actor starts and stops work; a scope stops it, and only an event r
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Awaitable
 
@@ -77,13 +76,15 @@ class Worker:
     async def run(self, work: Work, running: Running) -> None:
         """Do the work, tell the session, and go on with what it wants next, if it has something for this task."""
         with Lane(self._host.ground.deadlines) as lane:
-            for relayed in itertools.count(1):
+            relayed = 0
+            while True:
                 # A result that comes although nobody wants it any more is recorded as late (I9).
                 if (command := await self._outcome(work, running, lane)) is None:
                     return
                 if (following := await self._host.relay(command)) is None:
                     return
                 work, running = following
+                relayed += 1
                 if relayed % RELAYS_MAX == 0:
                     # A model and tools that never wait must not keep everybody else waiting. Shielded: the work belongs to us by now.
                     await trio.lowlevel.cancel_shielded_checkpoint()
