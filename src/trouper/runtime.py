@@ -26,7 +26,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from trouper.actors.environment import Environment
-from trouper.actors.foreign import alone
 from trouper.actors.ground import Outfit
 from trouper.actors.journal import Inline, JournalWriter
 from trouper.actors.reference import Inbox
@@ -36,6 +35,7 @@ from trouper.actors.supervisor import Supervisor, open_supervisor
 from trouper.arguments import check_arguments, default_model, places_for, root_path
 from trouper.block import Block
 from trouper.core.settings import Budget, Limits
+from trouper.foreign import alone
 from trouper.ground import RuntimeGround
 from trouper.host import Runtime
 from trouper.journal import Disk, JournalError, Level, Log, open_log

@@ -1,21 +1,29 @@
-"""What a model's client or a tool raises ends its own call: never the session, and never the runtime (L20, L21, I23)."""
+"""What a model's client, a tool, a hook, a policy or a trigger raises ends its own call: never the session, and never the runtime (L20, L21, I23)."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
 from session_watch import recorded, seen
 
-from trouper import tool
-from trouper.actors.foreign import from_outside
+from trouper import CommandRejected, Hooks, tool
+from trouper.actors.exits import RestartLimit
+from trouper.actors.triggers import Every, Fired
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
-from trouper.models import Chunk, Done, ModelRequest, Scripted, TextChunk, call, reply
+from trouper.foreign import from_outside
+from trouper.models import Chunk, Done, Fallback, ModelRequest, Scripted, TextChunk, call, reply
+from trouper.tools.policy import allow, deny
+
+#: What is no `Exception`, and ends nobody but whoever raised it.
+OWN = [SystemExit, GeneratorExit, asyncio.CancelledError, BaseException]
 
 
 class Client:
@@ -85,6 +93,189 @@ async def test_a_client_that_gives_up_ends_its_own_call(autojump_clock, open_che
         assert (await session.ask("again")).text == "Fine."
         assert (await neighbour.ask("hello")).text == "Fine."
     assert not crashes(caplog)
+
+
+class Opening(Client):
+    """Fails outside of its stream of chunks: when it is asked, or as it is left."""
+
+    def __init__(self, where: str, raised: BaseException) -> None:
+        super().__init__(_fine)
+        self._where = where
+        self._raised = raised
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+        self.requests.append(request)
+        if self._where == "opening" and len(self.requests) == 1:
+            raise self._raised
+        yield _fine()
+        if self._where == "leaving" and len(self.requests) == 1:
+            raise self._raised
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("where", ["opening", "before it speaks", "as it speaks", "leaving", "before a fallback"])
+async def test_nothing_that_a_client_raises_ends_more_than_its_call(autojump_clock, open_checked, caplog, where, kind):
+    """I23: a library that was written for asyncio, or that closes its generators by hand, is no reason to end a runtime."""
+
+    async def broken() -> AsyncIterator[Chunk]:
+        if where == "as it speaks":
+            yield TextChunk("Half a")
+        raise kind
+
+    model = Opening(where, kind()) if where in ("opening", "leaving") else Client(broken)
+    whole = where in ("leaving", "before a fallback")
+    async with open_checked(Fallback(model, Client(_fine)) if where == "before a fallback" else model) as runtime:
+        neighbour = await runtime.session("neighbour")
+        session = await runtime.session("s")
+        result = await session.ask("hello")
+        if whole:
+            assert (result.text, result.error) == ("Fine.", None)
+        else:
+            assert (result.stop_reason, result.error.kind) == ("error", "other")
+        assert (await session.ask("again")).text == "Fine."
+        assert (await neighbour.ask("hello")).text == "Fine."
+    assert not crashes(caplog)
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_nothing_that_a_tool_raises_ends_more_than_its_call(
+    autojump_clock, open_checked, journal, caplog, kind, asynchronous
+):
+    """L20, I23"""
+
+    @tool(name="odd")
+    async def waits() -> str:
+        """Raises."""
+        raise kind
+
+    @tool(name="odd", timeout_s=0)  # Never: the clock of this test does not wait for threads.
+    def works() -> str:
+        """Raises."""
+        raise kind
+
+    model = Scripted([reply(call("odd")), reply("Fine.")])
+    async with open_checked(model, tools=[waits if asynchronous else works]) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Fine."
+    (ended,) = recorded(journal, CallEnded)
+    assert ended.outcome is Outcome.ERROR
+    assert not crashes(caplog)
+
+
+@pytest.mark.parametrize("kind", [*OWN, ValueError])
+@pytest.mark.parametrize("hook", ["session_started", "after_tool", "after_turn", "session_ended"])
+async def test_nothing_that_an_after_hook_raises_changes_anything(autojump_clock, open_checked, caplog, hook, kind):
+    """T5, I23: it only looks on."""
+
+    async def broken(event: object) -> None:
+        raise kind
+
+    model = Scripted([reply(call("t")), reply("Fine.")])
+    async with open_checked(model, tools=[_harmless()], hooks=[Hooks(**{hook: broken})]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Fine."
+        await session.close()
+    assert not crashes(caplog)
+    assert any("broken" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("kind", [*OWN, ValueError])
+async def test_whatever_a_before_hook_raises_denies_what_it_guards(autojump_clock, open_checked, journal, caplog, kind):
+    """T5, I23: a guard that is broken guards nothing, and takes nobody down."""
+
+    async def broken(event: object) -> None:
+        raise kind
+
+    model = Scripted([reply(call("t")), reply("Fine.")])
+    async with open_checked(model, tools=[_harmless()], hooks=[Hooks(before_tool=broken)]) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Fine."
+    assert [ended.outcome for ended in recorded(journal, CallEnded)] == [Outcome.DENIED]
+    async with open_checked(model, hooks=[Hooks(before_turn=broken)]) as runtime:
+        with pytest.raises(CommandRejected, match="a hook denied this turn"):
+            await (await runtime.session("s")).ask("go")
+    assert not crashes(caplog)
+
+
+@pytest.mark.parametrize("kind", [*OWN, ValueError])
+@pytest.mark.parametrize("rule", [deny, allow])
+async def test_whatever_a_policy_raises_is_read_the_cautious_way(
+    autojump_clock, open_checked, journal, caplog, rule, kind
+):
+    """T4, I23"""
+
+    def broken(arguments: object) -> bool:
+        raise kind
+
+    model = Scripted([reply(call("t")), reply("Fine.")])
+    async with open_checked(model, tools=[_harmless()], policies=[rule("t", when=broken)]) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Fine."
+    assert [ended.outcome for ended in recorded(journal, CallEnded)] == [Outcome.DENIED]
+    assert not crashes(caplog)
+
+
+@pytest.mark.parametrize("kind", OWN)
+async def test_whatever_a_trigger_raises_is_a_crash_of_the_trigger(autojump_clock, open_checked, kind):
+    """B25, I22, I23: it begins again within its limit, then it stays down; nobody else takes notice."""
+    fired = 0
+
+    async def act(event: Fired) -> None:
+        nonlocal fired
+        fired += 1
+        raise kind
+
+    async with open_checked(Scripted([reply("Fine.")])) as runtime:
+        session = await runtime.session("s")
+        ref = runtime.trigger("odd", Every(1.0), act)
+        assert isinstance(await ref.wait_exit(), RestartLimit)
+        assert fired == 6
+        assert (await session.ask("hello")).text == "Fine."
+
+
+@pytest.mark.parametrize("where", ["tool", "hook", "policy", "trigger", "model"])
+async def test_a_ctrl_c_ends_the_runtime_wherever_it_comes_down(autojump_clock, open_checked, where):
+    """It is the user's, not the code's in which it happens to arrive."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    async def soon_interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    async def broken() -> AsyncIterator[Chunk]:
+        raise KeyboardInterrupt
+        yield
+
+    @tool(name="t")
+    async def raises() -> str:
+        """Raises."""
+        raise KeyboardInterrupt
+
+    model = Client(broken) if where == "model" else Scripted([reply(call("t")), reply("Fine.")])
+    with pytest.raises(BaseException) as caught:
+        async with open_checked(
+            model,
+            tools=[raises if where == "tool" else _harmless()],
+            hooks=[Hooks(before_tool=soon_interrupted)] if where == "hook" else [],
+            policies=[deny("t", when=interrupted)] if where == "policy" else [],
+        ) as runtime:
+            if where == "trigger":
+                runtime.trigger("stop", Every(1.0), soon_interrupted)
+                await trio.sleep_forever()
+            await (await runtime.session("s")).ask("go")
+    error = caught.value
+    assert isinstance(error, KeyboardInterrupt) or (
+        isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is not None
+    )
+
+
+def _harmless():
+    @tool
+    async def t() -> str:
+        """Does nothing."""
+        return "done"
+
+    return t
 
 
 async def test_a_cancel_that_nobody_asked_for_is_the_clients_own(autojump_clock, open_checked, caplog):
@@ -256,3 +447,30 @@ async def test_a_scope_that_a_tool_leaves_open_hits_nobody_else(
     assert [(end.outcome, end.content) for end in recorded(journal, CallEnded)] == [(Outcome.OK, 1), (Outcome.OK, 2)]
     assert "left a cancel scope open" in caplog.text
     await unread[0].aclose()
+
+
+def test_a_coroutine_that_is_being_closed_is_not_kept_from_it():
+    """The rest of a trio that has broken down is collected as garbage: then nothing may be awaited any more."""
+    met: list[BaseException | None] = []
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        yield
+
+    async def foreign() -> None:
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    async def stands_in_for_a_call() -> None:
+        try:
+            with block():
+                await foreign()
+        except BaseException as error:
+            met.append(from_outside(error))
+            raise
+
+    suspended = stands_in_for_a_call()
+    suspended.send(None)
+    del suspended
+    gc.collect()
+    assert [type(each) for each in met] == [GeneratorExit]
+    assert from_outside(GeneratorExit()) is None

@@ -60,6 +60,15 @@ def test_it_is_a_model_as_large_as_its_smallest():
         Fallback(Scripted([]))
 
 
+@pytest.mark.parametrize(
+    "given", [([Scripted([]), Scripted([])],), (Scripted([]), None), (Scripted, Scripted), ("a", "b")]
+)
+def test_what_is_no_model_is_refused_where_it_is_given(given):
+    """M6: a list of models in place of models, say."""
+    with pytest.raises(ConfigError, match=r"is no model|is a class"):
+        Fallback(*given)
+
+
 async def test_while_the_first_answers_the_second_is_not_asked():
     one, two = first(reply("from the first")), second()
     assert await said(Fallback(one, two)) == [TextChunk("from the first"), Done("end_turn")]

@@ -15,13 +15,13 @@ from typing import TypeVar
 import trio
 
 from trouper.actors.draft import Draft
-from trouper.actors.foreign import alone, from_outside
 from trouper.actors.running import Running
 from trouper.core.history import repaired, without_signatures
 from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
 from trouper.core.messages import Fault
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed, frozen
+from trouper.foreign import alone, from_outside
 from trouper.models._errors import HistoryRefused, MalformedReply, ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import Model, ModelRequest

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
-from trouper.actors.foreign import alone, from_outside
 from trouper.actors.running import Running
 from trouper.core.commands import DeliverResult
 from trouper.core.ids import CallId
 from trouper.core.messages import Media, Outcome
+from trouper.foreign import alone, from_outside
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.errors import ConnectionRequired, ToolError

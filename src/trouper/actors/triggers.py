@@ -1,6 +1,6 @@
 """Triggers (B25): every so often, when files change, or at times of the wall clock, call a function. Each is an actor of its own under supervision.
 
-A trigger whose function raises begins again, within its limit; then it stays down, visibly, and no other trigger or session takes notice. Triggers belong to
+A trigger whose function raises, whatever it raises, begins again, within its limit; then it stays down, visibly, and no other trigger or session takes notice. Triggers belong to
 the host's program and last as long as the runtime: what has to survive a restart is a session's schedule.
 """
 
@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 import trio
 from attrs import field
 
-from trouper._errors import ConfigError
+from trouper._errors import ConfigError, UsageError
 from trouper.actors.reference import Inbox
 from trouper.actors.restart import Restart
 from trouper.core.cron import Cron, OneShot, next_fire, parse_when
 from trouper.core.values import frozen
+from trouper.foreign import from_outside
 
 TRIGGER_RESTART = Restart(on="failure", limit=5, within_s=60.0, delay_s=0.5)
 #: The wall clock may be set: it is looked at this often.
@@ -72,6 +73,10 @@ class Fired:
 Act: TypeAlias = Callable[[Fired], Awaitable[object]]
 
 
+class TriggerFailed(UsageError):
+    """A trigger's function raised what is meant to end a program or a task: `SystemExit`, say. It ends the trigger."""
+
+
 def check_trigger(when: object, act: object, now: float) -> None:
     """What would only show when it fires is told here, to whoever made the mistake."""
     if not callable(act):
@@ -95,13 +100,21 @@ async def run_trigger(inbox: Inbox[Any, Any], name: str, when: When, act: Act, n
     async with trio.open_nursery() as nursery:
 
         async def fire() -> None:
-            match when:
-                case Every(seconds):
-                    await _every(seconds, name, act, now)
-                case OnChange():
-                    await _on_change(when, name, act, now)
-                case Cron() | OneShot():
-                    await _on_time(when, name, act, now)
+            try:
+                match when:
+                    case Every(seconds):
+                        await _every(seconds, name, act, now)
+                    case OnChange():
+                        await _on_change(when, name, act, now)
+                    case Cron() | OneShot():
+                        await _on_time(when, name, act, now)
+            except Exception:
+                raise
+            except BaseException as raised:
+                if (outside := from_outside(raised)) is not None:
+                    raise outside from None
+                # As any other crash of an actor: left as it is, it would end the program.
+                raise TriggerFailed(f"trigger {name!r} raised {type(raised).__name__}", trigger=name) from raised
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(fire)

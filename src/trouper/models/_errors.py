@@ -21,13 +21,6 @@ from trouper._errors import WorldError
 from trouper.core.messages import Fault
 
 
-def alone(error: Exception) -> Exception:
-    """The error itself, out of the groups that a client's nurseries put around a single one."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
 class ModelError(WorldError):
     """A model call failed. Never holds a key: messages come from the provider's body, with known secrets cut out."""
 

@@ -18,9 +18,10 @@ import trio
 from trouper._errors import ConfigError
 from trouper.core.messages import Fault
 from trouper.core.values import changed
-from trouper.models._errors import ModelError, ModelFault, NetworkFault, alone
+from trouper.foreign import alone, from_outside
+from trouper.models._errors import ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk
-from trouper.models.protocol import Confidant, Model, ModelRequest, close_model, confide_in
+from trouper.models.protocol import Confidant, Model, ModelRequest, check_model, close_model, confide_in
 
 logger = logging.getLogger("trouper.models")
 
@@ -29,6 +30,10 @@ class Fallback:
     """The first of several models that answers."""
 
     def __init__(self, primary: Model, *others: Model, patience_s: float | None = None) -> None:
+        for model in (primary, *others):
+            if model is None:
+                raise ConfigError("None is no model; name at least two of trouper.models")
+            check_model(model)
         if not others:
             raise ConfigError(f"there is nothing to fall back to from {primary.name!r}; name at least two models")
         self.models: tuple[Model, ...] = (primary, *others)
@@ -130,21 +135,20 @@ class _Stream:
         """Close the stream of a model that failed, and go on to the next; a cancel from outside passes through."""
         opened, self._opened = self._opened, AsyncExitStack()
         try:
-            await opened.__aexit__(type(error), error, error.__traceback__)
-        except Exception as raised:
-            error = raised
-        if isinstance(error, Exception):
-            error = alone(error)
+            caught = await opened.__aexit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            error, caught = raised, False
+        if not caught and (outside := from_outside(error)) is not None:
+            raise outside
+        error = alone(error)
         if self._scope.cancelled_caught:
             self._switch(NetworkFault(f"{self._models[0].name} said nothing for {self._patience_s} s"))
         elif isinstance(error, ModelError):
             self._switch(error)
-        elif isinstance(error, Exception):
+        else:
             # Without its text, which may hold anything, a key included; the log has it.
             logger.error("the client of model %r failed", self._models[0].name, exc_info=error)
             self._switch(ModelFault(f"the client raised {type(error).__name__}"))
-        else:
-            raise error
 
     def _switch(self, error: ModelError) -> None:
         """On to the next model, with a word about it; raises when there is none left."""

@@ -20,6 +20,7 @@ import trio
 
 from trouper.core.messages import Json
 from trouper.core.values import frozen
+from trouper.foreign import from_outside
 from trouper.tools.contract import Tool
 from trouper.tools.structure import fresh
 
@@ -155,14 +156,18 @@ class Hooks:
                 await hook(event)
             if scope.cancelled_caught:
                 _log.error("hook %r took more than %s s and was stopped", _named(hook), self.timeout_s)
-        except Exception:
+        except BaseException as raised:
+            if (outside := from_outside(raised)) is not None:
+                raise outside from None
             _log.exception("hook %r raised", _named(hook))
 
     async def _ask(self, hook: Callable[[Any], Awaitable[Before]], event: BeforeTool | BeforeTurn) -> Verdict:
         try:
             with trio.fail_after(self.timeout_s):
                 answer: object = await hook(event)
-        except Exception:
+        except BaseException as raised:
+            if (outside := from_outside(raised)) is not None:
+                raise outside from None
             _log.exception("hook %r raised or hung; what it guards is denied", _named(hook))
             return Verdict(denied=_BROKEN)
         match answer:

@@ -70,7 +70,9 @@ class Rule:
             if inspect.isawaitable(said):
                 raise TypeError("the predicate returned something to await, which is no answer")
             return bool(said)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # A plain function: nothing else that it raises comes from outside.
             # To fail closed is to match, unless the rule would allow.
             _log.exception("the predicate of a rule for %r raised; the cautious reading holds", self.tool)
             return self.effect != "allow"
