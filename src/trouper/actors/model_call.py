@@ -33,6 +33,9 @@ logger = logging.getLogger("trouper.models")
 _FIRST_NOTE_S = 0.1
 _NOTE_EVERY_S = 0.5
 
+#: Who is told to wait longer than this does not: the turn ends, and its fault says how long it would have been (L11).
+_ADVICE_MAX_S = 3_600.0
+
 
 @frozen
 class Failed:
@@ -110,6 +113,7 @@ class ModelCall:
                 fault = NetworkFault(self._silence(step_end)).as_fault()
             assert fault is not None
             final = self.draft.progressed or attempt >= retry.attempts or not self._worth_another(fault)
+            final = final or (fault.retry_after_s or 0.0) > _ADVICE_MAX_S
             if not final and not self._streaming:
                 final = opens_left == 0
                 opens_left -= 1
@@ -252,6 +256,6 @@ class ModelCall:
 def backoff_s(retry: Retry, attempt: int, advised_s: float | None, jitter: random.Random) -> float:
     """Doubling from the first delay to the cap, jittered downwards by up to a quarter; a provider's own advice comes first (L11)."""
     if advised_s is not None:
-        return max(0.0, advised_s)
+        return advised_s
     delay = min(retry.max_delay_s, retry.first_delay_s * 2.0 ** (attempt - 1))
     return delay * (1.0 - 0.25 * jitter.random())

@@ -15,6 +15,7 @@ ModelError
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from trouper._errors import WorldError
@@ -43,8 +44,25 @@ class ModelError(WorldError):
         self.retryable = self.may_retry if retryable is None else retryable
 
     def as_fault(self) -> Fault:
-        """The error as events and results carry it."""
-        return Fault(kind=self.kind, message=self.message, retryable=self.retryable, retry_after_s=self.retry_after_s)
+        """The error as events and results carry it. The class may be somebody else's: whatever its fields hold, the journal can hold this."""
+        kind, message = getattr(self, "kind", None), getattr(self, "message", None)
+        return Fault(
+            kind=kind if isinstance(kind, str) else ModelError.kind,
+            message=message if isinstance(message, str) else str(self),
+            retryable=bool(getattr(self, "retryable", self.may_retry)),
+            retry_after_s=_seconds(getattr(self, "retry_after_s", None)),
+        )
+
+
+def _seconds(advice: object) -> float | None:
+    """A wait that makes sense, if it is one: also as the text of a header, which clients hand on as it came."""
+    if isinstance(advice, bool) or not isinstance(advice, int | float | str):
+        return None
+    try:
+        seconds = float(advice)
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 class RateLimited(ModelError):

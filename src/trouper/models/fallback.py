@@ -168,16 +168,17 @@ class _Stream:
     def _all_failed(self) -> ModelError:
         """The last model's error, with what the others said; worth another try if that holds for any of them."""
         last = self._failures[-1][1]
-        told = "; ".join(f"{name}: {error.message}" for name, error in self._failures)
-        hints = [
-            error.retry_after_s for _, error in self._failures if error.retryable and error.retry_after_s is not None
-        ]
-        return type(last)(
+        faults = [(name, error.as_fault()) for name, error in self._failures]
+        told = "; ".join(f"{name}: {fault.message}" for name, fault in faults)
+        hints = [fault.retry_after_s for _, fault in faults if fault.retryable and fault.retry_after_s is not None]
+        # A class of somebody's own may be made in another way than ours.
+        kind: type[ModelError] = next(each for each in type(last).__mro__ if each.__module__ == ModelError.__module__)
+        return kind(
             f"every model failed. {told}",
-            retryable=any(error.retryable for _, error in self._failures),
+            retryable=any(fault.retryable for _, fault in faults),
             retry_after_s=min(hints) if hints else None,
-            status=last.status,
-            provider=last.provider,
+            status=getattr(last, "status", None),
+            provider=getattr(last, "provider", None),
         )
 
     def _deadline(self) -> float:

@@ -180,13 +180,14 @@ def _chunk_to_json(chunk: Chunk) -> dict[str, Json]:
 
 
 def _error_to_json(error: ModelError) -> dict[str, Json]:
+    fault = error.as_fault()
     return {
         "error": type(error).__name__,
-        "message": error.message,
-        "retryable": error.retryable,
-        "retry_after_s": error.retry_after_s,
-        "status": error.status,
-        "provider": error.provider,
+        "message": fault.message,
+        "retryable": fault.retryable,
+        "retry_after_s": fault.retry_after_s,
+        "status": getattr(error, "status", None),
+        "provider": getattr(error, "provider", None),
     }
 
 
