@@ -331,13 +331,19 @@ class Session(BackgroundSide):
 
     async def deny(self, call: str, reason: str = "") -> None:
         """Refuse one call; the model reads the reason."""
+        if (
+            call not in self.approvals
+        ):  # One that ends or lapses meanwhile is not run either: then there is nothing to tell.
+            raise CommandRejected(
+                f"call {call!r} is not waiting for an approval; it may have ended or lapsed", call=call
+            )
         await self._ask(Deny(CallId(call), self._now(), reason))
 
     async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
-        """The result of a client-side call."""
+        """The result of a client-side call, which waits for it (`CallHeld`). One that does not is refused: `CommandRejected`."""
         outcome = Outcome.ERROR if error else Outcome.OK
         content = codec.loads(codec.dumps(content))  # As the journal will hold it.
-        await self._ask(DeliverResult(CallId(call), outcome, self._now(), content=content))
+        await self._ask(DeliverResult(CallId(call), outcome, self._now(), content=content, is_answer=True))
 
     # -- looking
 

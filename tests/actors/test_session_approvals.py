@@ -7,7 +7,7 @@ import trio
 from session_watch import recorded, seen, wait_idle
 
 from trouper import CommandRejected, Limits, Rule, tool
-from trouper.core.events import ApprovalGiven, ApprovalRequested, CallEnded, CallHeld, CallStarted
+from trouper.core.events import ApprovalGiven, ApprovalRequested, CallEnded, CallHeld, CallStarted, CallWasLate
 from trouper.core.messages import Outcome
 from trouper.models import Scripted, call, reply
 
@@ -146,6 +146,57 @@ async def test_a_client_side_call_is_answered_by_the_host(autojump_clock, open_c
     assert given.content == {"shown": True, "at": [48.4, 9.98]}
     assert given.outcome is (Outcome.ERROR if error else Outcome.OK)
     assert not recorded(journal, CallStarted)
+
+
+async def test_an_answer_to_a_call_that_waits_for_none_is_refused(autojump_clock, open_checked, journal):
+    """T4: unknown, run by a tool, waiting for an approval, answered already, or ended: the client is told, and nothing is recorded."""
+    running, go_on = trio.Event(), trio.Event()
+
+    @tool(budget_s=1000.0)
+    async def slow() -> str:
+        """Takes its time."""
+        running.set()
+        await go_on.wait()
+        return "done"
+
+    model = Scripted(
+        [reply(call("show_map", city="Ulm"), call("slow"), call("deploy", where="x")), reply("There."), reply("Bye.")]
+    )
+    async with open_checked(model, tools=[show_map, slow, deploy]) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(CommandRejected, match="call 'call_1_1_0' is not waiting for an answer; "):
+            await session.answer("call_1_1_0", "early")
+        async with session.turn("where?") as turn:
+            held = await seen(turn, CallHeld)
+            await running.wait()
+            for other in ("call_1_1_1", "call_1_1_2", "call_7_7_7", "", held.call.upper()):
+                with pytest.raises(CommandRejected, match="is not waiting for an answer"):
+                    await session.answer(other, "forged")
+            await session.answer(held.call, "shown")
+            with pytest.raises(CommandRejected, match="is not waiting for an answer"):
+                await session.answer(held.call, "shown again")
+            go_on.set()
+            await session.deny("call_1_1_2")
+            assert (await turn.wait_ended()).text == "There."
+        with pytest.raises(CommandRejected, match="is not waiting for an answer"):
+            await session.answer(held.call, "much later")
+        assert (await session.ask("thanks")).text == "Bye."
+    assert [given.content for given in model.requests[1].messages[-1].answers[:2]] == ["shown", "done"]
+    assert not recorded(journal, CallWasLate)
+
+
+async def test_a_denial_of_a_call_that_waits_for_no_approval_is_refused(autojump_clock, open_checked):
+    """T4: as an approval is."""
+    async with open_checked(Scripted([reply(call("deploy", where="x")), reply("Fine.")]), tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go") as turn:
+            asked = await seen(turn, ApprovalRequested)
+            with pytest.raises(CommandRejected, match="call 'call_9_9_9' is not waiting for an approval"):
+                await session.deny("call_9_9_9")
+            await session.deny(asked.call)
+            with pytest.raises(CommandRejected, match="is not waiting for an approval"):
+                await session.deny(asked.call)
+            assert (await turn.wait_ended()).text == "Fine."
 
 
 async def test_a_turn_with_a_pending_approval_can_be_steered(autojump_clock, open_checked):

@@ -120,6 +120,8 @@ class DeliverResult:
     latency_ms: float | None = None
     full_output: str | None = None
     internal: str | None = None
+    #: A client's word on a call that waits for one; else the result of a tool that has run.
+    is_answer: bool = False
 
 
 @frozen

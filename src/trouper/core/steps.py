@@ -230,6 +230,8 @@ def require_phase(state: State, call_id: CallId, phase: CallPhase, complaint: st
 
 def take_result(decision: Decision, command: DeliverResult) -> None:
     state = decision.state
+    if command.is_answer:
+        require_phase(state, command.call, HELD, "is not waiting for an answer")
     running = find_call(state, command.call, RUNNING) or find_call(state, command.call, HELD)
     if running is None:
         if not background.spilled_end(decision, command):
