@@ -22,7 +22,7 @@ from trouper.actors.reference import Ref
 from trouper.actors.session import Override, SessionActor, SessionEvent, Step
 from trouper.block import Block
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
-from trouper.core.events import CompactionEnded, TurnEnded
+from trouper.core.events import CompactionEnded, HistoryMasked, TurnEnded
 from trouper.core.ids import CallId
 from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
@@ -291,15 +291,19 @@ class Session(BackgroundSide):
         """Cancel a call or a background task by its id. Returns when that is recorded and its work has really stopped, or the grace period is over."""
         await self._stop(CancelCall(CallId(id), self._now(), reason))
 
-    async def compact(self) -> CompactionEnded | None:
-        """Make the context smaller now. Returns what was done; `None` if there was nothing worth doing."""
+    async def compact(self) -> CompactionEnded | HistoryMasked | None:
+        """Make the context smaller now, and tell what was done, with the tokens before and after.
+
+        `HistoryMasked`: old tool results were replaced by notes, and the rest is too short to sum up. `CompactionEnded`: the model was asked for a summary;
+        `how` says what came of it. `None`: there was nothing worth doing.
+        """
         outfit = self._actor.outfit
         feed = Feed(1, only=CompactionEnded)
         self._actor.turn_feeds.append(feed)
         try:
             begun = await self._ask(Compact(self._now(), outfit.limits.compaction, outfit.model.context_window))
             if begun.state.phase is not Phase.TIDYING:
-                return None
+                return next((event for event in begun.events if isinstance(event, HistoryMasked)), None)
             async for event in feed:
                 ended: CompactionEnded = event
                 return ended

@@ -49,6 +49,20 @@ async def test_a_session_warns_at_80_percent_and_then_ends_as_budget(
     assert [(warned.what, warned.spent) for warned in recorded(journal, BudgetWarned)] == [(what, spent[0])]
 
 
+async def test_a_cap_that_was_raised_is_warned_of_anew(autojump_clock, open_checked, journal):
+    """L25: each cap has its own 80 %; and none is warned of twice."""
+    model = Scripted([*rounds(30, input=15, output=5)])
+    async with open_checked(model, tools=[look], limits=Limits(max_steps=0, loop_warn=0)) as runtime:
+        session = await runtime.session("s", budget=Budget(tokens=100))
+        assert (await session.ask("go")).stop_reason == "budget"
+        await runtime.session("s", budget=Budget(tokens=200, steps=9))
+        assert (await session.ask("go on")).stop_reason == "budget"
+        await runtime.session("s", budget=Budget(tokens=400, steps=9))
+        assert (await session.ask("and on")).stop_reason == "budget"
+    warned = [(warned.what, warned.spent, warned.cap) for warned in recorded(journal, BudgetWarned)]
+    assert warned == [("tokens", 80, 100), ("tokens", 160, 200), ("steps", 8, 9)]
+
+
 async def test_wall_time_ends_a_turn_wherever_it_is(autojump_clock, open_checked, journal):
     """L25"""
 

@@ -6,12 +6,25 @@ import pytest
 import trio
 from session_watch import names, recorded
 
-from trouper import Budget, CommandRejected, Compaction, Limits, Usage, tool
+from trouper import Budget, CommandRejected, Compaction, Deadlines, Limits, Usage, tool
 from trouper.core.compaction import DROPPED_NOTE, HAND_OVER_PROMPT, SUMMARY_CLOSE, SUMMARY_OPEN
 from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked, ModelFailed, TurnEnded
 from trouper.core.history import History, problems
 from trouper.core.session import State, evolve
-from trouper.models import AuthFailed, CallStart, ContextOverflow, Scripted, ThinkingChunk, call, fail, reply, stall
+from trouper.models import (
+    AuthFailed,
+    CallStart,
+    ContextOverflow,
+    Scripted,
+    ServerFault,
+    TextChunk,
+    ThinkingChunk,
+    UsageChunk,
+    call,
+    fail,
+    reply,
+    stall,
+)
 
 WORDS = "word " * 40  # 200 characters: 50 tokens
 SMALL = Limits(compaction=Compaction(threshold=400, keep_pairs=2, min_messages=6))
@@ -409,6 +422,80 @@ async def test_a_compactions_usage_is_in_the_total_and_in_a_bucket_of_its_own(au
         assert runtime.statistics().usage == Usage(input=390, output=10)
     assert result.compaction_usage == Usage(input=300, output=7)
     assert result.usage == Usage(input=390, output=10)
+
+
+HALF = (TextChunk("Half a "), UsageChunk(Usage(input=300, output=7)))
+
+
+@pytest.mark.parametrize("how", ["fails", "interrupt", "leave", "close", "wall time"])
+async def test_a_summary_that_is_cut_off_has_cost_what_it_has_cost(autojump_clock, open_checked, journal, how):
+    """L24, L25: what the provider reported counts, although nothing came of it."""
+    broken = reply(*HALF, fail(ServerFault("gone"))) if how == "fails" else reply(*HALF, stall(1_000.0))
+    model = Scripted([*talk(4), broken, reply("Here.", usage=Usage(input=90, output=3))])
+    budget = Budget(wall_s=20.0) if how == "wall time" else Budget()
+    limits = Limits(compaction=SMALL.compaction, deadlines=Deadlines(idle_s=5_000.0, step_s=None))
+    async with open_checked(model, limits=limits, budget=budget) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        async with session.turn("And now?") as turn:
+            if how not in ("fails", "wall time"):
+                await trio.sleep(10.0)
+            match how:
+                case "interrupt":
+                    await session.interrupt()
+                case "close":
+                    await session.close()
+            if how != "leave":
+                await turn.wait_ended()
+        more = Usage(input=90, output=3) if how == "fails" else Usage(input=0, output=0)
+        assert turn.result.compaction_usage == Usage(input=300, output=7)
+        assert turn.result.usage == Usage(input=300, output=7) + more
+        assert session._state.spent.compaction == Usage(input=300, output=7)
+        assert session._state.spent.usage == Usage(input=300, output=7) + more == runtime.statistics().usage
+
+
+@pytest.mark.parametrize("how", ["fails", "interrupt", "close"])
+async def test_a_summary_on_demand_that_is_cut_off_too(autojump_clock, open_checked, how):
+    """L24, L34"""
+    broken = reply(*HALF, fail(ServerFault("gone"))) if how == "fails" else reply(*HALF, stall(1_000.0))
+    limits = Limits(deadlines=Deadlines(idle_s=5_000.0, step_s=None))
+    async with open_checked(Scripted([*talk(8), broken, reply(*HALF, stall(1_000.0))]), limits=limits) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 8)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.compact)
+            if how != "fails":
+                await trio.sleep(10.0)
+                await (session.interrupt() if how == "interrupt" else session.close())
+        assert session._state.spent.usage == session._state.spent.compaction == Usage(input=300, output=7)
+        if how == "interrupt":
+            # A second one that is stopped before it was asked has cost nothing.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.compact)
+                nursery.start_soon(session.interrupt)
+            assert session._state.spent.usage == Usage(input=300, output=7)
+
+
+async def test_a_compaction_on_demand_tells_if_masking_was_all_it_did(autojump_clock, open_checked, journal):
+    """L27, L34"""
+
+    @tool(readonly=True)
+    async def dump() -> str:
+        """A lot of text."""
+        return "x" * 12_000  # 3,000 tokens
+
+    model = Scripted([reply(call("dump")), reply("Dumped."), reply("Two."), reply("Three.")])
+    async with open_checked(model, tools=[dump]) as runtime:
+        session = await runtime.session("s")
+        for text in ("one", "two", "three"):
+            await session.ask(text)
+        before = session.statistics().tokens
+        done = await session.compact()
+        assert isinstance(done, HistoryMasked)
+        assert (done.tokens_before, done.tokens_after) == (before, session.statistics().tokens)
+        assert done.tokens_before - done.tokens_after > 2_000
+        assert await session.compact() is None
+    assert not summaries(model) and recorded(journal, HistoryMasked) == [done]
 
 
 async def test_steps_of_one_turn_are_compacted_too(autojump_clock, open_checked, journal):

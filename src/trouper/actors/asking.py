@@ -22,6 +22,7 @@ from trouper.core.commands import (
     NoteProgress,
     NoteRetry,
 )
+from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
 from trouper.models.protocol import ModelRequest
@@ -32,19 +33,27 @@ logger = logging.getLogger("trouper.session")
 class Asking:
     """Steps and summaries. One model call at a time; `said` tells what it has said so far."""
 
-    __slots__ = ("_about", "_call", "_host")
+    __slots__ = ("_about", "_call", "_host", "_summary")
 
     def __init__(self, host: WorkHost) -> None:
         self._host = host
         #: The model call of the turn's last step, and which one that is.
         self._call: ModelCall | None = None
         self._about = (0, 0)
+        #: The model call of the last summary, and the compaction that it is for.
+        self._summary: tuple[CompactionStarted, ModelCall] | None = None
 
     def said(self, turn: int, step_number: int) -> tuple[Message | None, Usage]:
         """What can be kept of a step's reply that the session has not taken in, and what it has cost: it may be complete, and on its way."""
         if self._call is None or self._about != (turn, step_number):
             return None, NO_USAGE
         return self._call.draft.partial(), self._call.draft.usage
+
+    def spent_on(self, compaction: CompactionStarted) -> Usage:
+        """What the summary for this compaction has cost so far, which the session has not taken in."""
+        if self._summary is None or self._summary[0] is not compaction:
+            return NO_USAGE
+        return self._summary[1].draft.usage
 
     def forget(self) -> None:
         """The reply is part of the state, or the turn is over: nobody will ask what was said."""
@@ -143,14 +152,16 @@ class Asking:
             purpose="compaction",
         )
 
+        call = ModelCall(outfit.model, request, outfit.limits, self._host.ground.environment.random)
+        if self._host.state.compacting is not None:
+            self._summary = (self._host.state.compacting, call)
+
         async def finish(finished: Draft | Failed) -> Command:
             if isinstance(finished, Failed):
-                return DeliverSummary(split, self._host.now(), fault=finished.fault)
+                return DeliverSummary(split, self._host.now(), usage=call.draft.usage, fault=finished.fault)
             if finished.open_calls:
                 fault = Fault("other", "the model called a tool instead of writing a summary")
                 return DeliverSummary(split, self._host.now(), usage=finished.usage, fault=fault)
             return DeliverSummary(split, self._host.now(), finished.text, finished.usage)
 
-        return await ModelCall(outfit.model, request, outfit.limits, self._host.ground.environment.random).run(
-            running, finish
-        )
+        return await call.run(running, finish)

@@ -48,7 +48,7 @@ from trouper.core.messages import Json, ToolCall, ToolSpec
 from trouper.core.notification import NotificationLimits
 from trouper.core.outstanding import WorkKey, outstanding
 from trouper.core.schedule import ClaimFires, ScheduleLimits
-from trouper.core.session import CLOSED, NEW, THINKING, State
+from trouper.core.session import CLOSED, NEW, THINKING, Event, State
 from trouper.core.settings import Limits
 from trouper.core.task_events import CreateTask, StartTask, TaskEnded
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
@@ -91,10 +91,11 @@ class SessionEvent:
 
 @frozen
 class Step:
-    """The reply to a command: the state after it, and the work that it cut short."""
+    """The reply to a command: the state after it, the work that it cut short, and the events that came of it."""
 
     state: State
     cancelled: tuple[Running, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 @define(eq=False)
@@ -291,7 +292,7 @@ class SessionActor:
         state, n = self.state, self.next_seq
         taken: list[Taken] = []
         #: Each with the state right after its command: another turn may have begun by the end of the batch.
-        replies: list[tuple[Reply[Any], State, Exception | None]] = []
+        replies: list[tuple[Reply[Any], State, tuple[Event, ...], Exception | None]] = []
         stale = False
         #: Why the session could not come into being; then nothing else can be done in it either.
         unopened: Exception | None = None
@@ -299,6 +300,7 @@ class SessionActor:
             batch.insert(0, (OpenSession(self.session, self.now(), self.system, self.parent), None))
         for command, reply in batch:
             refusal = unopened
+            events: tuple[Event, ...] = ()
             # Without a command, somebody only asks for the state.
             if command is not None and unopened is None:
                 try:
@@ -311,21 +313,22 @@ class SessionActor:
                 else:
                     if latest is not None:
                         taken.append(latest)
-                        state, n = latest.state, n + len(latest.record.events)
+                        events = latest.record.events
+                        state, n = latest.state, n + len(events)
                     elif type(command) in _ASKED_AGAIN:
                         stale = True
                         self._ask_again(_ASKED_AGAIN[type(command)])
             if reply is not None:
-                replies.append((reply, state, refusal))
+                replies.append((reply, state, events, refusal))
         cancelled: Sequence[Running] = ()
         started: Sequence[Started] = ()
         if taken:
             cancelled, started = await self._commit(taken)
         elif stale:
             cancelled, started = self._reconcile()
-        for reply, then, error in replies:
+        for reply, then, events, error in replies:
             if error is None:
-                reply.reply(Step(then, tuple(cancelled)))
+                reply.reply(Step(then, tuple(cancelled), events))
             else:
                 reply.fail(error)
         return started
@@ -372,6 +375,8 @@ class SessionActor:
         if type(command) in _PERMITTED:
             return changed(command, active_in_runtime=self.ground.permits.total)
         assert isinstance(command, Interrupt | EndTurn | Close)
+        if state.compacting is not None:
+            return changed(command, usage=self._worker.asking.spent_on(state.compacting))
         if state.phase is not THINKING or command.partial is not None:
             return command
         partial, usage = self._worker.asking.said(state.turns, state.in_turn.step)

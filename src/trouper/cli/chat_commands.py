@@ -14,6 +14,7 @@ from trouper._errors import UsageError
 from trouper.cli.choices import model_named
 from trouper.cli.describe import quoted
 from trouper.cli.terminal import clean_line, when
+from trouper.core.events import HistoryMasked
 from trouper.core.messages import Media, ToolAnswer
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ async def _compact(chat: Chat, rest: str) -> None:
     done = await chat.session.compact()
     if done is None:
         chat.screen.say("  nothing worth compacting", "dim")
+    elif isinstance(done, HistoryMasked):
+        chat.screen.say(f"  old tool results left out: {done.tokens_before} -> {done.tokens_after} tokens", "dim")
 
 
 async def _model(chat: Chat, rest: str) -> None:

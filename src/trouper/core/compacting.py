@@ -7,7 +7,7 @@ from trouper.core import compaction
 from trouper.core.commands import Compact, DeliverSummary
 from trouper.core.decision import Decision
 from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked
-from trouper.core.messages import NO_USAGE, Message
+from trouper.core.messages import NO_USAGE, Fault, Message, Usage
 from trouper.core.session import Phase
 from trouper.core.settings import TurnOptions
 
@@ -77,10 +77,11 @@ def install(decision: Decision, command: DeliverSummary) -> None:
                 )
             )
             return
-    give_up(decision, command)
+    give_up(decision, command.usage, command.fault)
 
 
-def give_up(decision: Decision, command: DeliverSummary | None = None) -> None:
+def give_up(decision: Decision, usage: Usage = NO_USAGE, fault: Fault | None = None) -> None:
+    """Leave everything as it is. `usage`: what the summary that came to nothing has cost (L24)."""
     state = decision.state
     split = state.compacting.split if state.compacting is not None else 0
     tokens, count = state.history.tokens, len(state.history.messages)
@@ -92,7 +93,7 @@ def give_up(decision: Decision, command: DeliverSummary | None = None) -> None:
             messages_before=count,
             messages_after=count,
             how="unchanged",
-            usage=command.usage if command is not None else NO_USAGE,
-            fault=command.fault if command is not None else None,
+            usage=usage,
+            fault=fault,
         )
     )

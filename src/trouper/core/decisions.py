@@ -174,7 +174,7 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
                     usage=command.usage,
                 )
             elif state.phase is TIDYING and command.turn is None:
-                compacting.give_up(decision)
+                compacting.give_up(decision, command.usage)
         case EndTurn():
             if state.turn is not None and state.turn.number == command.turn:
                 end_turn(
@@ -201,7 +201,7 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             if state.turn is not None:
                 end_turn(decision, at, "interrupt", TURN_ENDED, partial=partial, detail=reason, usage=usage)
             elif state.phase is TIDYING:
-                compacting.give_up(decision)
+                compacting.give_up(decision, usage)
             background.close(decision, at, reason)
             decision.emit(SessionClosed(reason, at))
         case _:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trouper.core import background
+from trouper.core import background, compacting
 from trouper.core.calls import CallPhase
 from trouper.core.decision import Decision
 from trouper.core.events import CallEnded, ToolsSettled, TurnEnded
@@ -29,6 +29,9 @@ def end_turn(
             if call.phase is not CallPhase.ENDED:
                 decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))
         decision.emit(ToolsSettled(turn.number, turn.step))
+    if state.phase is Phase.COMPACTING and usage != NO_USAGE:
+        compacting.give_up(decision, usage)
+        usage = NO_USAGE
     kept = partial if state.phase is Phase.THINKING else None
     if kept is None and state.phase is Phase.THINKING:
         kept = draft_of(turn)

@@ -205,7 +205,7 @@ class State:
     turn: Turn | None = None
     last: EndedTurn | None = None
     spent: Spent = Spent()
-    #: Caps of which 80 % are spent, and the user was told.
+    #: Caps of which 80 % are spent, and the user was told: see `cap_told`.
     warned: tuple[str, ...] = ()
     #: Tools that a user has approved once and for all (T4).
     always: tuple[str, ...] = ()
@@ -455,7 +455,13 @@ def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
 def _budget_warned(state: State, event: BudgetWarned, phase: Phase) -> State:
     if event.what == WALL_TIME:
         return _state_with(state, phase=phase, turn=_turn_with(state.in_turn, time_warned=True))
-    return _state_with(state, phase=phase, warned=(*state.warned, event.what))
+    others = tuple(told for told in state.warned if not told.startswith(f"{event.what}="))
+    return _state_with(state, phase=phase, warned=(*others, cap_told(event.what, event.cap)))
+
+
+def cap_told(what: str, cap: float) -> str:
+    """A cap as `State.warned` has it: with its amount, for one that was raised is warned of anew."""
+    return f"{what}={float(cap)}"
 
 
 def _masked(state: State, event: HistoryMasked, phase: Phase) -> State:

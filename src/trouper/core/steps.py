@@ -29,7 +29,7 @@ from trouper.core.events import (
 )
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import Fault, Media, Message, ProviderPart
-from trouper.core.session import THINKING, State, Turn
+from trouper.core.session import THINKING, State, Turn, cap_told
 from trouper.core.settings import WARN_SHARE, TurnOptions
 
 
@@ -81,7 +81,7 @@ def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
             fault = Fault("budget", f"the session's budget of {cap} {what} is spent ({used} used); raise it to go on")
             ended(decision, TurnEnded(turn.number, "budget", at, fault))
             return True
-        if used >= cap * WARN_SHARE and what not in decision.state.warned:
+        if used >= cap * WARN_SHARE and cap_told(what, cap) not in decision.state.warned:
             decision.emit(BudgetWarned(what, used, cap))
     return False
 
