@@ -15,7 +15,7 @@ LAYERS = (
     ("_errors",),
     ("core",),
     ("reading", "writing", "codec", "redaction"),
-    ("journal", "threads", "foreign"),
+    ("journal", "threads", "foreign", "home"),
     ("actors", "models", "tools", "stores"),
     ("roster", "services", "subscription", "block", "session", "past", "spending", "snapshots", "ground", "arguments"),
     ("host",),

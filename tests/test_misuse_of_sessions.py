@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
-from trouper import Runtime, Scripted, UsageError, open_runtime, tool
+from trouper import Runtime, Scripted, Session, UsageError, open_runtime, tool
 from trouper._errors import ToolDefinitionError
+from trouper.actors.triggers import Every
+from trouper.home import WrongLoop
 from trouper.host import RuntimeEnded
 from trouper.models.scripted import reply
 from trouper.session import SessionEnded
@@ -106,3 +110,83 @@ async def test_after_the_block_everything_says_so_and_nothing_hangs(autojump_clo
     # Looking back is no mistake.
     assert len(session.history) == 2 and session.statistics().turns == 1
     assert [each.id for each in runtime.sessions()] == ["s"]
+
+
+async def _read(events: Any) -> None:
+    async for _ in events:
+        return
+
+
+async def _watched(session: Session) -> None:
+    with session.watch() as events:
+        await _read(events)
+
+
+async def _acted(fired: object) -> None:
+    raise AssertionError("it must never fire")
+
+
+#: Ways to use a runtime `r` and its session `s`.
+USES: dict[str, Callable[[Runtime, Session], Awaitable[object]]] = {
+    "ask": lambda r, s: s.ask("hi"),
+    "turn": lambda r, s: s.turn("hi").__aenter__(),
+    "send": lambda r, s: s.send("hi"),
+    "interrupt": lambda r, s: s.interrupt(),
+    "cancel": lambda r, s: s.cancel("task_1"),
+    "compact": lambda r, s: s.compact(),
+    "close": lambda r, s: s.close(),
+    "approve": lambda r, s: s.approve("call_1_1_0"),
+    "answer": lambda r, s: s.answer("call_1_1_0", 1),
+    "notify": lambda r, s: s.notify("hi"),
+    "spawn": lambda r, s: s.spawn("dig"),
+    "events": lambda r, s: _read(s.events()),
+    "watch": lambda r, s: _watched(s),
+    "notifications": lambda r, s: _read(s.notifications()),
+    "session": lambda r, s: r.session("t"),
+    "trigger": lambda r, s: _now(lambda: r.trigger("t", Every(1.0), _acted)),
+    "stop_trigger": lambda r, s: r.stop_trigger("t"),
+    "all events": lambda r, s: _read(r.events()),
+    "remember": lambda r, s: r.memory.remember("notes", "a", 1),
+    "search": lambda r, s: r.memory.search("a"),
+}
+
+
+async def _now(call: Callable[[], object]) -> None:
+    call()
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_another_threads_loop_is_told_how_to_call_and_disturbs_nobody(runtime: Runtime, use: str) -> None:
+    """I23: woken from a loop that is not its own, a session would never be heard of again."""
+    session = await runtime.session("s")
+    caught: list[BaseException] = []
+
+    def elsewhere() -> None:
+        async def main() -> None:
+            await USES[use](runtime, session)
+
+        for run in (trio.run, asyncio.run):
+            try:
+                run(main) if run is trio.run else asyncio.run(main())
+            except BaseException as error:
+                caught.append(error)
+
+    await trio.to_thread.run_sync(elsewhere)
+    assert isinstance(caught[0], WrongLoop) and isinstance(caught[1], UsageError)
+    assert "trio.from_thread.run(" in str(caught[0])
+    assert (await session.ask("still there?")).text == "hello"
+    assert [info.id for info in runtime.sessions()] == ["s"]
+
+
+async def test_what_the_remedy_says_works(runtime: Runtime) -> None:
+    session = await runtime.session("s")
+    token = trio.lowlevel.current_trio_token()
+
+    def elsewhere() -> str:
+        async def main() -> str:
+            asked = partial(trio.from_thread.run, session.ask, "hi", trio_token=token)
+            return (await trio.to_thread.run_sync(asked)).text
+
+        return trio.run(main)
+
+    assert await trio.to_thread.run_sync(elsewhere) == "hello"

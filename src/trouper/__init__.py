@@ -13,6 +13,7 @@ The map of the package; imports point up this list only:
     reading.py     JSON -> values of the core
     writing.py     values of the core -> JSON
     threads.py     blocking work, out of the event loop's way
+    home.py        the loop that a runtime belongs to
     foreign.py     what tools, clients and hooks raise ends their own call
     codec.py       records <-> bytes
     journal/       the log: bytes only

@@ -23,6 +23,7 @@ from trouper.core.session import State
 from trouper.core.settings import Budget, Limits
 from trouper.core.task_record import Owner
 from trouper.core.values import changed
+from trouper.home import Home
 from trouper.journal import Log
 from trouper.models.in_use import ModelsInUse
 from trouper.roster import Roster
@@ -58,6 +59,7 @@ class RuntimeGround:
         budget: Budget,
         places: Places,
     ) -> None:
+        self.home = Home()
         self.log = log
         self.writer = writer
         self.environment = environment
@@ -78,7 +80,15 @@ class RuntimeGround:
         self.models = ModelsInUse(self.redact)
         memories, next_seq = self.roster.memories()
         self.memory = MemoryKeeper(
-            writer, log.epoch, environment.now, memories, next_seq, self.in_thread, _memory_store(places), self.redact
+            self.home,
+            writer,
+            log.epoch,
+            environment.now,
+            memories,
+            next_seq,
+            self.in_thread,
+            _memory_store(places),
+            self.redact,
         )
         self.snapshots = Snapshots(log, writer, self.roster, self.memory, self.sessions, limits.snapshot_every)
         #: No session is opened any more.
@@ -111,6 +121,7 @@ class RuntimeGround:
 
     async def settle(self) -> None:
         """Until everything that was handed over so far is in the journal."""
+        self.home.check()
         await self.writer.wait_durable(self.log.last)
 
     # -- what a session works with

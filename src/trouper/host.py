@@ -91,6 +91,7 @@ class Runtime(Overview):
         """
         if self._ground.closed:
             raise RuntimeEnded("the runtime is closed; open sessions inside its `async with open_runtime(...)` block")
+        self._ground.home.check()
         if system is not None and not isinstance(system, str):
             raise UsageError(f"system={system!r} is no text; give the system prompt as text")
         check_model(model)
@@ -156,11 +157,13 @@ class Runtime(Overview):
 
     def trigger(self, name: str, when: When, act: Act, *, restart: Restart = TRIGGER_RESTART) -> Ref[Any, Any]:
         """Call `act(fired)` as `when` says: `Every(60)`, `OnChange("inbox/")`, `Cron("0 9 * * *")`... until the runtime ends or `stop_trigger(name)` (B25)."""
+        self._ground.home.check()
         check_trigger(when, act, self.environment.now())
         return self._triggers.spawn(name, run_trigger, name, when, act, self.environment.now, restart=restart)
 
     async def stop_trigger(self, name: str) -> bool:
         """Whether there was one. Returns when it has stopped."""
+        self._ground.home.check()
         ref = self._triggers.find(name)
         if ref is None:
             return False

@@ -216,6 +216,7 @@ class Session(BackgroundSide):
         model: Model | None,
     ) -> Turn:
         """Start a turn that `feed` hears of from its beginning. Whoever starts it has to `_leave` it."""
+        self._check_here()
         schema = _schema_of(output)
         command = self._submit(text, attachments, schema)
         if model is not None:
@@ -381,6 +382,7 @@ class Session(BackgroundSide):
 
         A reader that is too slow gets `CaughtUp` in place of what it missed.
         """
+        self._check_here()
         feed = Feed(self._actor.outfit.limits.subscriber_events)
         if self._ref.exit is not None:
             feed.end()  # Nothing will come any more.
@@ -439,7 +441,12 @@ class Session(BackgroundSide):
             queue_max=limits.queued_inputs,
         )
 
+    def _check_here(self) -> None:
+        if not self._ground.closed:  # Afterwards there is nothing to wake: the end of the runtime is the better answer.
+            self._ground.home.check()
+
     async def _ask(self, command: Any, *, shielded: bool = False) -> Step:
+        self._check_here()
         try:
             step: Step = await (self._ref.ask_shielded if shielded else self._ref.ask)(command)
             return step

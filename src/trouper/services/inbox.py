@@ -93,6 +93,7 @@ class Inbox:
             self._hold = None
 
     def _begin(self) -> _Hold:
+        self._session._ground.home.check()
         if self._hold is None:
             hold = self._hold = _Hold(self._session._actor)
             token = trio.lowlevel.current_trio_token()

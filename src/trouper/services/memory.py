@@ -21,6 +21,7 @@ from trouper.core import memory
 from trouper.core.ids import MEMORY_STREAM, check_name
 from trouper.core.memory import Forget, ForgetExpired, Memories, MemoryCommand, Remember
 from trouper.core.messages import Json
+from trouper.home import Home
 from trouper.journal import Entry
 from trouper.tools.context import Memo
 
@@ -35,6 +36,7 @@ class MemoryKeeper:
 
     def __init__(
         self,
+        home: Home,
         writer: JournalWriter,
         epoch: int,
         now: Callable[[], float],
@@ -48,6 +50,7 @@ class MemoryKeeper:
         self.next_seq = next_seq
         #: Handed to the journal, and not yet part of `memories`.
         self.in_flight: int | None = None
+        self._home = home
         self._writer = writer
         self._epoch = epoch
         self._now = now
@@ -95,6 +98,7 @@ class MemoryKeeper:
             raise UsageError(f"memory is searched for text, not for {text!r}; give some words")
         if scope is not None:
             check_name(scope, "scope")
+        self._home.check()
         at, limit = self._now(), max(0, limit)
         async with self._lock:
             store = await self._opened()
@@ -115,6 +119,7 @@ class MemoryKeeper:
 
     async def _decide(self, command: MemoryCommand) -> bool:
         """Journal, then evolve, then let the disk follow (as a session does); whether anything changed."""
+        self._home.check()
         async with self._lock:
             events = memory.decide(self.memories, command)
             if not events:

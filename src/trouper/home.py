@@ -1,0 +1,34 @@
+"""The trio loop in which a runtime was opened. Its sessions wake each other in it, and nobody may do so from another one."""
+
+from __future__ import annotations
+
+import trio
+
+from trouper._errors import UsageError
+
+_REMEDY = (
+    "from a thread, call it with trio.from_thread.run(session.ask, text, trio_token=token), where token is "
+    "trio.lowlevel.current_trio_token() of the loop that has the runtime; or open one runtime per trio.run()"
+)
+
+
+class WrongLoop(UsageError):
+    """A session or a runtime was used outside of the trio loop that its runtime runs in: in another thread, or without trio."""
+
+
+class Home:
+    """Made where the runtime is."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+
+    def check(self) -> None:
+        """`WrongLoop` if this is called from elsewhere."""
+        try:
+            here = trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            raise WrongLoop(f"no trio loop runs here, and this belongs to one; {_REMEDY}") from None
+        if here is not self._token:
+            raise WrongLoop(f"this belongs to a runtime in another trio loop; {_REMEDY}")
