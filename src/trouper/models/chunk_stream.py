@@ -63,6 +63,8 @@ class ChunkStream:
         self._ready: deque[Chunk] = deque()
         self._comments = 0
         self._over = False
+        #: Until when the rest is waited for, once the reply is complete.
+        self._tail_ends: float | None = None
         #: A fault that came after chunks which are not handed out yet; it waits for its turn.
         self._fault: ModelError | None = None
 
@@ -106,7 +108,11 @@ class ChunkStream:
             self._fault = fault.with_traceback(None)
 
     async def _receive_tail(self) -> bytes:
-        with trio.move_on_after(END_S if self._reply.ended else TAIL_S):
+        now = trio.current_time()
+        if self._tail_ends is None:
+            # Well before whoever watches the clock takes the reply for stalled: it is complete. And once: keep-alives do not put it off.
+            self._tail_ends = now + min(TAIL_S, (trio.current_effective_deadline() - now) / 2)
+        with trio.move_on_at(min(self._tail_ends, now + END_S) if self._reply.ended else self._tail_ends):
             try:
                 return await self._stream.receive()
             except NetworkFault:
