@@ -330,3 +330,30 @@ def test_a_state_survives_a_snapshot():
     written = dumps(codec.to_json(state))
     assert codec.from_json(loads(written), State) == state
     assert orjson.loads(written)
+
+
+class _Mute:
+    def __str__(self) -> str:
+        raise RuntimeError("it does not say")
+
+
+def _nested(depth: int) -> list:
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_what_has_no_end_or_no_words_is_written_all_the_same():
+    """J1: nothing that is said can fail to be written."""
+    itself: list = ["a"]
+    itself.append(itself)
+    ring: dict = {"n": 1}
+    ring["ring"] = {"inner": ring}
+    assert codec.loads(codec.dumps(itself)) == ["a", "(nested too deep)"]
+    assert codec.loads(codec.dumps(ring)) == {"n": 1, "ring": {"inner": "(nested too deep)"}}
+    assert codec.loads(codec.dumps([{1}, _Mute(), {_Mute(): 1}])) == ["{1}", "<_Mute>", {"<_Mute>": 1}]
+    assert codec.loads(codec.dumps([10**5000])) == [hex(10**5000)]
+    assert b"too deep" in codec.dumps(_nested(5_000))
+    twice = ["b"]
+    assert codec.loads(codec.dumps([{1}, twice, twice])) == ["{1}", ["b"], ["b"]]

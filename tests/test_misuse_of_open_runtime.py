@@ -7,7 +7,20 @@ from typing import Any
 import pytest
 import trio
 
-from trouper import ConfigError, Scripted, ToolError, UsageError, open_runtime, tool
+from trouper import (
+    Compaction,
+    ConfigError,
+    Deadlines,
+    Limits,
+    Retry,
+    Rule,
+    Scripted,
+    ToolError,
+    UsageError,
+    open_runtime,
+    tool,
+)
+from trouper._errors import ToolDefinitionError
 from trouper.actors import recording
 from trouper.core.notification import NotificationsAcknowledged
 from trouper.models.scripted import call, reply, stall
@@ -33,6 +46,10 @@ async def fine() -> str:
         {"root": ""},
         {"root": 5},
         {"model": Scripted},
+        {"root": b"state"},
+        {"root": "a\0b"},
+        {"root": "a\ud800b"},
+        {"environment": 5},
     ],
     ids=lambda mistake: next(iter(mistake)),
 )
@@ -161,3 +178,93 @@ async def test_what_waits_is_listed_however_much_is_settled(autojump_clock: trio
             await session.notify("new")
             listed = [each.notification.title for each in runtime.notifications(limit=2)]
             assert listed == ["old 4", "new"]
+
+
+SECONDS = ["1", None, -1.0, float("nan"), True, [1], 10**400]
+
+
+@pytest.mark.parametrize(
+    ("group", "setting", "values"),
+    [
+        *((Deadlines, name, SECONDS) for name in ("connect_s", "first_event_s", "idle_s")),
+        (Deadlines, "step_s", [value for value in SECONDS if value is not None]),
+        *((Retry, name, SECONDS) for name in ("first_delay_s", "max_delay_s")),
+        *((Retry, name, [*SECONDS, 1.5]) for name in ("opens", "attempts")),
+        *((Compaction, name, [*SECONDS, 1.5]) for name in ("keep_pairs", "min_messages", "mask_after_turns")),
+        *((Compaction, name, ["1", -1, 1.5, True]) for name in ("threshold", "window")),
+        (Compaction, "share", ["1", -1, True, [1]]),
+        *((Limits, name, [5, None, "x", {}]) for name in ("deadlines", "retry", "compaction", "on_restart")),
+        *((Limits, name, SECONDS) for name in ("heartbeat_s", "task_retention_s", "schedule_interval_s", "grace_s")),
+        *((Limits, name, [*SECONDS, 1.5]) for name in ("attachment_bytes", "notification_attempts", "mailbox")),
+        (Limits, "approval_s", [*SECONDS, float("inf")]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_setting_that_makes_no_sense_is_named_where_it_is_made(group: Any, setting: str, values: list[Any]) -> None:
+    """I23: and not by a session that fails on it later."""
+    for value in values:
+        with pytest.raises(ConfigError, match=setting):
+            made = group(**{setting: value})
+            Limits(compaction=made)  # Turns are recorded with theirs: it is looked at where it is given.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({name: value} for name in ("timeout_s", "budget_s") for value in ("1", -1, float("nan"), True, [1], 10**400)),
+        {"concurrency_class": 5},
+        {"concurrency_class": ["a"]},
+        {"description": 5},
+    ],
+    ids=str,
+)
+def test_a_tool_with_an_option_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    """T1"""
+    with pytest.raises(ToolDefinitionError):
+        tool(**options)(fine.function)
+
+
+async def test_a_tool_may_take_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+    """B2: infinity is recorded as what never comes."""
+
+    @tool(timeout_s=float("inf"))
+    async def slow() -> str:
+        """Takes its time."""
+        await trio.sleep(80_000.0)
+        return "done"
+
+    async with open_runtime(
+        model=Scripted([reply(call("slow")), reply("Fine.")]), tools=[slow], durability="memory"
+    ) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Fine."
+        assert session.history[2].answers[0].content == "done"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"name": None}, {"name": 5}, {"context_window": "large"}, {"context_window": -1}, {"context_window": 1.5}],
+)
+async def test_a_model_that_does_not_say_what_it_is_is_refused(change: dict[str, Any]) -> None:
+    """M1"""
+
+    class Odd:
+        name: Any = "odd:model"
+        context_window: Any = None
+
+        def stream(self, request: object) -> Any:
+            raise AssertionError
+
+    model: Any = Odd()
+    for name, value in change.items():
+        setattr(model, name, value)
+    with pytest.raises(ConfigError, match=next(iter(change)).partition("_")[0]):
+        async with open_runtime(model=model, durability="memory"):
+            pass
+
+
+@pytest.mark.parametrize("wrong", [{"reason": 5}, {"tool": 5}, {"tool": None}], ids=str)
+def test_a_rule_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    """T4"""
+    with pytest.raises(ConfigError):
+        Rule(**{"tool": "t", "effect": "deny", **wrong})

@@ -40,7 +40,7 @@ async def runtime() -> AsyncIterator[Runtime]:
         ({"model": "gemini"}, "'gemini' is no model"),
         ({"model": Scripted}, "model=Scripted is a class"),
         ({"budget": 5}, r"write budget=Budget\(...\)"),
-        ({"tools": "dig"}, "is no tool"),
+        ({"tools": "dig"}, "is no list of tools"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -190,3 +190,97 @@ async def test_what_the_remedy_says_works(runtime: Runtime) -> None:
         return trio.run(main)
 
     assert await trio.to_thread.run_sync(elsewhere) == "hello"
+
+
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+#: What is no text, and what cannot even be looked up.
+NO_TEXT: list[Any] = [None, 5, b"x", ["a"], {"a": 1}, {1}, object(), ITSELF]
+
+TEXTS: dict[str, Callable[[Runtime, Session, Any], Any]] = {
+    "interrupt": lambda r, s, v: s.interrupt(v),
+    "close": lambda r, s, v: s.close(v),
+    "cancel": lambda r, s, v: s.cancel(v),
+    "cancel because": lambda r, s, v: s.cancel("task_1", v),
+    "approve": lambda r, s, v: s.approve(v),
+    "approve by": lambda r, s, v: s.approve("call_1_1_0", by=v),
+    "deny": lambda r, s, v: s.deny(v),
+    "deny because": lambda r, s, v: s.deny("call_1_1_0", v),
+    "answer": lambda r, s, v: s.answer(v, 1),
+    "task": lambda r, s, v: s.task(v),
+    "wait_task": lambda r, s, v: s.wait_task(v),
+    "message_task": lambda r, s, v: s.message_task(v, "hi"),
+    "answer_task": lambda r, s, v: s.answer_task(v, 1),
+    "acknowledge": lambda r, s, v: s.acknowledge(v),
+    "requeue": lambda r, s, v: s.requeue(v),
+    "requeue because": lambda r, s, v: s.requeue("note_1", reason=v),
+    "cancel_schedule": lambda r, s, v: s.cancel_schedule(v),
+    "answer_question": lambda r, s, v: s.answer_question(v, 1),
+    "decline_question": lambda r, s, v: s.decline_question(v),
+    "schedule a tool": lambda r, s, v: s.create_schedule(title="t", cron="0 0 * * *", tool=v),
+    "any task": lambda r, s, v: r.task(v),
+    "task_detail": lambda r, s, v: r.task_detail(v),
+    "trigger": lambda r, s, v: r.trigger(v, Every(1.0), _acted),
+    "stop_trigger": lambda r, s, v: r.stop_trigger(v),
+    "services": lambda r, s, v: r.services(v),
+    "files_of": lambda r, s, v: r.files_of(v),
+}
+OTHERS: dict[str, Callable[[Runtime, Session], Any]] = {
+    "tasks of": lambda r, s: r.tasks(session=["s"]),
+    "tasks before": lambda r, s: r.tasks(before="yesterday"),
+    "own tasks before": lambda r, s: s.tasks(before=(1, 2, 3)),
+    "notifications of": lambda r, s: r.notifications(session={"s"}),
+    "schedules of": lambda r, s: r.schedules.list(session=["s"]),
+    "entries": lambda r, s: r.task_detail("task_1", entries="all"),
+    "list": lambda r, s: r.memory.list("notes", limit=-1),
+    "search": lambda r, s: r.memory.search("a", limit=None),
+    "session with tools": lambda r, s: r.session("t", tools=5),
+    "services of a stranger": lambda r, s: r.services("nobody"),
+    "arguments": lambda r, s: s.create_schedule(title="t", cron="0 0 * * *", tool="dig", arguments=[1]),
+    "notify": lambda r, s: s.notify("a", dedupe_key=["k"]),
+}
+
+
+@pytest.mark.parametrize("use", TEXTS)
+async def test_where_text_belongs_nothing_else_reaches_a_session(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture, use: str
+) -> None:
+    """I23: told to the caller; a session that fails on it would be down after a few."""
+    session = await runtime.session("s")
+    for value in NO_TEXT:
+        if value is None and use == "schedule a tool":
+            continue
+        with pytest.raises(UsageError):
+            found = TEXTS[use](runtime, session, value)
+            if isinstance(found, Awaitable):
+                await found
+    assert (await session.ask("still there?")).text == "hello"
+    assert not [record for record in caplog.records if record.name == "trouper.actors"]
+
+
+@pytest.mark.parametrize("use", OTHERS)
+async def test_other_mistakes_are_named_too(runtime: Runtime, use: str) -> None:
+    session = await runtime.session("s")
+    with pytest.raises(UsageError):
+        found = OTHERS[use](runtime, session)
+        if isinstance(found, Awaitable):
+            await found
+    assert (await session.ask("still there?")).text == "hello"
+
+
+async def test_closing_a_session_that_fails_meanwhile_says_that_it_goes_on(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I16: closed is what was recorded as closed."""
+    session = await runtime.session("s")
+
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr("trouper.actors.recording.step", out_of_memory)
+        with pytest.raises(SessionEnded, match="failed while it handled this"):
+            await session.close()
+    assert (await (await runtime.session("s")).ask("still there?")).text == "hello"
+    await session.close()
+    assert session.state.phase.value == "closed"

@@ -23,11 +23,10 @@ def check_arguments(
     """A mistake in the call is told here, and not by a session later."""
     if root is not None and not isinstance(root, str | os.PathLike):
         raise ConfigError(f"root={root!r} is no directory; give its path, or leave it out for the default profile")
-    if root is not None and not os.fspath(root):
-        raise ConfigError("the root is an empty name; give a directory, or leave it out for the default profile")
+    if root is not None:
+        _check_root(os.fspath(root))
     check_model(model)
-    if isinstance(tools, Tool | str) or not isinstance(tools, Iterable):
-        raise ConfigError(f"tools={tools!r} is no list of tools; write tools=[...]")
+    check_tools(tools)
     if not isinstance(limits, Limits):
         raise ConfigError(f"limits={limits!r} is no Limits; write limits=Limits(...)")
     check_budget(budget)
@@ -37,6 +36,32 @@ def check_arguments(
         for item in given:
             if not isinstance(item, kind):
                 raise ConfigError(f"{item!r} in {what} is no {kind.__name__}; write {what}=[{kind.__name__}(...)]")
+
+
+def _check_root(name: object) -> None:
+    if not name:
+        raise ConfigError("the root is an empty name; give a directory, or leave it out for the default profile")
+    if not isinstance(name, str):
+        raise ConfigError(f"root={name!r} is not text; give the path of a directory as text")
+    try:
+        if b"\0" not in os.fsencode(name):
+            return
+    except UnicodeEncodeError:
+        pass
+    raise ConfigError(f"root={name!r} is a name that no directory can have; give another one")
+
+
+def environment_of(environment: Environment | None) -> Environment:
+    if environment is None:
+        return Environment()
+    if not isinstance(environment, Environment):
+        raise ConfigError(f"environment={environment!r} is no Environment; leave it out, unless you test")
+    return environment
+
+
+def check_tools(tools: object) -> None:
+    if isinstance(tools, Tool | str) or not isinstance(tools, Iterable):
+        raise ConfigError(f"tools={tools!r} is no list of tools; write tools=[...]")
 
 
 def check_budget(budget: object) -> None:

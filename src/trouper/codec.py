@@ -320,6 +320,9 @@ def upcast(
 _INT_MAX = 2**64 - 1
 _INT_MIN = -(2**63)
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
+#: What is nested deeper than this is left out: the fast writer would refuse it, and so would many a reader.
+_DEPTH_MAX = 200
+_TOO_DEEP = "(nested too deep)"
 
 
 class Inexact(Exception):
@@ -381,7 +384,10 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def _sanitised(value: Any) -> Any:
+def _sanitised(value: Any, within: tuple[int, ...] = ()) -> Any:
+    """`within`: the containers around it, by identity: one that holds itself would have no end."""
+    if id(value) in within or len(within) > _DEPTH_MAX:
+        return _TOO_DEEP
     match value:
         case str():
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -389,14 +395,30 @@ def _sanitised(value: Any) -> Any:
             return value
         case int():
             # As text it keeps every digit; as a number few readers of JSON would.
-            return value if _INT_MIN <= value <= _INT_MAX else str(value)
+            return value if _INT_MIN <= value <= _INT_MAX else _digits(value)
         case float():
             return value if value == value and value not in (float("inf"), float("-inf")) else None
         case Mapping():
-            return {_sanitised(str(key)): _sanitised(inner) for key, inner in value.items()}
+            within = (*within, id(value))
+            return {_sanitised(_in_words(key)): _sanitised(inner, within) for key, inner in value.items()}
         case list() | tuple():
-            return [_sanitised(inner) for inner in value]
+            within = (*within, id(value))
+            return [_sanitised(inner, within) for inner in value]
         case Enum():
             return value.value
         case _:
-            return _sanitised(to_json(value)) if attrs.has(type(value)) else str(value)
+            return _sanitised(to_json(value), within) if attrs.has(type(value)) else _sanitised(_in_words(value))
+
+
+def _digits(value: int) -> str:
+    try:
+        return str(value)
+    except ValueError:  # Python writes no more than some thousand of them, but in powers of two.
+        return hex(value)
+
+
+def _in_words(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # A class of somebody's own.
+        return f"<{type(value).__name__}>"

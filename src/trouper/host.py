@@ -14,7 +14,7 @@ from trouper.actors.restart import Restart
 from trouper.actors.session import SESSION_RESTART, SessionActor
 from trouper.actors.supervisor import Supervisor
 from trouper.actors.triggers import TRIGGER_RESTART, Act, When, check_trigger, run_trigger
-from trouper.arguments import check_budget
+from trouper.arguments import check_budget, check_tools
 from trouper.core.ids import check_name
 from trouper.core.messages import Usage
 from trouper.core.session import State
@@ -24,6 +24,7 @@ from trouper.ground import RuntimeGround
 from trouper.journal import Recovery
 from trouper.models.protocol import Model, check_model
 from trouper.roster import SessionDamaged
+from trouper.services import checks
 from trouper.services.desk import provided
 from trouper.services.overview import Overview
 from trouper.session import Session
@@ -95,6 +96,8 @@ class Runtime(Overview):
         if system is not None and not isinstance(system, str):
             raise UsageError(f"system={system!r} is no text; give the system prompt as text")
         check_model(model)
+        if tools is not None:
+            check_tools(tools)
         if budget is not None:
             check_budget(budget)
         name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
@@ -158,13 +161,14 @@ class Runtime(Overview):
     def trigger(self, name: str, when: When, act: Act, *, restart: Restart = TRIGGER_RESTART) -> Ref[Any, Any]:
         """Call `act(fired)` as `when` says: `Every(60)`, `OnChange("inbox/")`, `Cron("0 9 * * *")`... until the runtime ends or `stop_trigger(name)` (B25)."""
         self._ground.home.check()
+        checks.text(name, "the name of a trigger")
         check_trigger(when, act, self.environment.now())
         return self._triggers.spawn(name, run_trigger, name, when, act, self.environment.now, restart=restart)
 
     async def stop_trigger(self, name: str) -> bool:
         """Whether there was one. Returns when it has stopped."""
         self._ground.home.check()
-        ref = self._triggers.find(name)
+        ref = self._triggers.find(checks.text(name, "the name of a trigger"))
         if ref is None:
             return False
         self._triggers.stop(ref)
@@ -214,12 +218,16 @@ class Runtime(Overview):
     # -- what a session has besides
 
     def services(self, session: str) -> Offered:
-        """What the tools of a session are given."""
+        """What the tools of an open session are given."""
+        if checks.text(session, "the id of a session") not in self._ground.sessions:
+            raise UsageError(
+                f"session {session!r} is not open; open it with `await runtime.session({session!r})` first"
+            )
         return self._ground.services(session)
 
     def files_of(self, session: str) -> RootedFiles | None:
         """The files of a session; `None` where the runtime has none."""
-        return self._ground.files_of(session)
+        return self._ground.files_of(check_name(session, "session"))
 
     # -- beginning and end
 

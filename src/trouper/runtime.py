@@ -32,7 +32,7 @@ from trouper.actors.reference import Inbox
 from trouper.actors.restart import NEVER
 from trouper.actors.session import SESSION_RESTART
 from trouper.actors.supervisor import Supervisor, open_supervisor
-from trouper.arguments import check_arguments, default_model, places_for, root_path
+from trouper.arguments import check_arguments, default_model, environment_of, places_for, root_path
 from trouper.block import Block
 from trouper.core.settings import Budget, Limits
 from trouper.foreign import alone
@@ -69,7 +69,7 @@ def open_runtime(
     """
     return Block(
         _open_runtime(
-            root, model, tools, limits, budget, durability, policies, hooks, environment or Environment(), disk
+            root, model, tools, limits, budget, durability, policies, hooks, environment_of(environment), disk
         ),
         "async with open_runtime(...) as runtime:",
     )

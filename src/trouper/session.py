@@ -30,6 +30,7 @@ from trouper.core.session import Phase, State
 from trouper.core.values import changed, frozen
 from trouper.journal import JournalFailed
 from trouper.models.protocol import Model, check_model
+from trouper.services import checks
 from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
 
@@ -280,7 +281,7 @@ class Session(BackgroundSide):
 
     async def interrupt(self, reason: str = "") -> None:
         """End the running turn, if any. Returns when it is recorded and its work has really stopped, or the grace period is over."""
-        await self._stop(Interrupt(self._now(), reason))
+        await self._stop(Interrupt(self._now(), checks.text(reason, "the reason")))
 
     async def _stop(self, command: Interrupt | CancelCall) -> None:
         stopped = await self._ask(command)
@@ -290,7 +291,8 @@ class Session(BackgroundSide):
 
     async def cancel(self, id: str, reason: str = "") -> None:
         """Cancel a call or a background task by its id. Returns when that is recorded and its work has really stopped, or the grace period is over."""
-        await self._stop(CancelCall(CallId(id), self._now(), reason))
+        call = CallId(checks.text(id, "the id of a call or task"))
+        await self._stop(CancelCall(call, self._now(), checks.text(reason, "the reason")))
 
     async def compact(self) -> CompactionEnded | HistoryMasked | None:
         """Make the context smaller now, and tell what was done, with the tokens before and after.
@@ -314,9 +316,12 @@ class Session(BackgroundSide):
 
     async def close(self, reason: str = "") -> None:
         """End the session for good. What runs is cancelled; the journal keeps everything. Returns when all of it has stopped, or the grace period is over."""
+        command = Close(self._now(), checks.text(reason, "the reason"))
         try:
-            closed = await self._ask(Close(self._now(), reason))
+            closed = await self._ask(command)
         except (SessionEnded, CommandRejected):
+            if self._ref.exit is None:
+                raise  # It failed meanwhile, and goes on.
             return  # Over already.
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in closed.cancelled:
@@ -332,13 +337,15 @@ class Session(BackgroundSide):
 
     async def approve(self, call: str, *, always: bool = False, by: str = "") -> None:
         """Allow one call, as it stands; with `always`, every later call of this tool in this session."""
-        await self._ask(Approve(CallId(call), self._now(), by, always))
+        checks.text(call, "the id of a call")
+        checks.text(by, "by")
+        await self._ask(Approve(CallId(call), self._now(), by, bool(always)))
 
     async def deny(self, call: str, reason: str = "") -> None:
         """Refuse one call; the model reads the reason."""
-        if (
-            call not in self.approvals
-        ):  # One that ends or lapses meanwhile is not run either: then there is nothing to tell.
+        checks.text(reason, "the reason")
+        # One that ends or lapses meanwhile is not run either: then there is nothing to tell.
+        if call not in self.approvals:
             raise CommandRejected(
                 f"call {call!r} is not waiting for an approval; it may have ended or lapsed", call=call
             )
@@ -346,6 +353,7 @@ class Session(BackgroundSide):
 
     async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
         """The result of a client-side call, which waits for it (`CallHeld`). One that does not is refused: `CommandRejected`."""
+        checks.text(call, "the id of a call")
         outcome = Outcome.ERROR if error else Outcome.OK
         content = codec.loads(codec.dumps(content))  # As the journal will hold it.
         await self._ask(DeliverResult(CallId(call), outcome, self._now(), content=content, is_answer=True))

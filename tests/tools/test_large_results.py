@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from trouper.core.messages import Json
 from trouper.models import Scripted, call, reply
 from trouper.tools import OUTPUT_MAX, shape_output
 from trouper.tools.errors import InvalidResult
-from trouper.tools.large import LARGE, PARTS_MAX, weight
+from trouper.tools.large import LARGE, PARTS_MAX, detached, weight
 from trouper.tools.results import as_result
 
 TEXT = "a line of text, and then another\n" * 250_000
@@ -175,3 +176,34 @@ def test_weighing_looks_no_further_than_it_must() -> None:
 
     assert weight(Watched([0] * LARGE)) >= LARGE
     assert weight({"a": [1, "two", None]}) < 100
+
+
+@dataclasses.dataclass
+class Linked:
+    name: str
+    next: object = None
+
+
+@attrs.define
+class Chained:
+    name: str
+    next: object = None
+
+
+@pytest.mark.parametrize("kind", [Linked, Chained])
+def test_a_result_that_contains_itself_is_refused_soon(kind):
+    """T9: and not after it was measured again at every level."""
+    ring = kind("a")
+    ring.next = [kind("b", ring)]
+    looked = 0
+
+    def counted(value):
+        nonlocal looked
+        looked += 1
+        return {"name": value.name, "next": value.next}
+
+    with pytest.raises(TypeError, match="contains itself"):
+        detached(ring, counted, orjson.dumps)
+    assert looked <= 3
+    with pytest.raises(InvalidResult, match="contains itself"):
+        as_result(ring, "t")

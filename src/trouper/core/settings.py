@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from attrs import field
+from attrs import field, fields
 
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
@@ -17,22 +17,62 @@ from trouper.core.values import frozen
 #: Of a budget: past this, a warning (L25).
 WARN_SHARE = 0.8
 
+#: More than this is no count and no time.
+_MOST = 2**63 - 1
+
 OnRestart: TypeAlias = Literal["end", "resume"]
 
 
-def _number(*, least: float = 0, whole: bool = False, optional: bool = False) -> Any:
+def _number(*, least: float = 0, whole: bool = False, optional: bool = False, finite: bool = False) -> Any:
     """A validator: a number of at least so much. A mistake is told where it is made, not by a session later."""
 
     def check(instance: object, attribute: Any, value: object) -> None:
         if value is None and optional:
             return
         right = isinstance(value, int) if whole else isinstance(value, int | float)
-        if not right or isinstance(value, bool) or not value >= least:  # type: ignore[operator]
+        # A whole number beyond the most is none that a clock or a counter could work with; infinity is: it never comes.
+        if finite and value == float("inf"):
+            right = False
+        if not right or isinstance(value, bool) or not value >= least or (isinstance(value, int) and value > _MOST):  # type: ignore[operator]
             what = f"{type(instance).__name__}.{attribute.name}"
-            kind = "a whole number" if whole else "a number"
-            raise ConfigError(f"{what}={value!r} makes no sense; give {kind} of at least {least:g}", setting=what)
+            kind = "a whole number" if whole else "a finite number" if finite else "a number"
+            raise ConfigError(f"{what}={_shown(value)} makes no sense; give {kind} of at least {least:g}", setting=what)
 
     return check
+
+
+def _of(kind: type) -> Any:
+    """A validator: a group of settings of this kind."""
+
+    def check(instance: object, attribute: Any, value: object) -> None:
+        if not isinstance(value, kind):
+            what = f"{type(instance).__name__}.{attribute.name}"
+            raise ConfigError(
+                f"{what}={_shown(value)} is no {kind.__name__}; write {attribute.name}={kind.__name__}(...)",
+                setting=what,
+            )
+
+    return check
+
+
+def _one_of(*words: str) -> Any:
+    """A validator: one of these."""
+
+    def check(instance: object, attribute: Any, value: object) -> None:
+        if value not in words:
+            what = f"{type(instance).__name__}.{attribute.name}"
+            raise ConfigError(f"{what}={_shown(value)} is unknown; use {' or '.join(map(repr, words))}", setting=what)
+
+    return check
+
+
+def _shown(value: object) -> str:
+    """As it was written, unless that is very long."""
+    try:
+        shown = repr(value)
+    except ValueError:  # A number of more digits than Python writes.
+        return "a very large number"
+    return shown if len(shown) <= 100 else f"{shown[:100]}..."
 
 
 _COUNT = _number(least=1, whole=True)
@@ -59,21 +99,21 @@ class Budget:
 class Deadlines:
     """How long a model call may keep silent (L12). Keep-alives do not count as speech."""
 
-    connect_s: float = 10.0
-    first_event_s: float = 90.0
-    idle_s: float = 90.0
-    step_s: float | None = 600.0
+    connect_s: float = field(default=10.0, validator=_SECONDS)
+    first_event_s: float = field(default=90.0, validator=_SECONDS)
+    idle_s: float = field(default=90.0, validator=_SECONDS)
+    step_s: float | None = field(default=600.0, validator=_SECONDS_OR_NONE)
 
 
 @frozen
 class Retry:
     """How a fault is tried again: opening (L11), and reconnecting before any progress (L13)."""
 
-    opens: int = 3
-    first_delay_s: float = 1.0
-    max_delay_s: float = 16.0
+    opens: int = field(default=3, validator=_COUNT_OR_OFF)
+    first_delay_s: float = field(default=1.0, validator=_SECONDS)
+    max_delay_s: float = field(default=16.0, validator=_SECONDS)
     #: Attempts in all for one step, the first one and stalls before progress included.
-    attempts: int = 6
+    attempts: int = field(default=6, validator=_COUNT)
 
 
 @frozen
@@ -92,6 +132,14 @@ class Compaction:
     mask_min_saving: int = 2_000
 
 
+def _sane_compaction(instance: object, attribute: Any, value: object) -> None:
+    """Here, and not in the class itself: turns are recorded with theirs, and what was recorded can be read."""
+    _of(Compaction)(instance, attribute, value)
+    for each in fields(Compaction):
+        check = {"share": _SECONDS_OR_NONE, "threshold": _COUNT_OR_NONE, "window": _COUNT_OR_NONE}
+        check.get(each.name, _COUNT_OR_OFF)(value, each, getattr(value, each.name))
+
+
 @frozen
 class Limits:
     """Every bound of a runtime that a user may move."""
@@ -105,38 +153,39 @@ class Limits:
     tool_timeout_s: float = field(default=120.0, validator=_SECONDS)
     #: How long a cancelled tool's shielded clean-up may take before the runtime goes on without it (L21).
     grace_s: float = field(default=5.0, validator=_SECONDS)
-    deadlines: Deadlines = field(factory=Deadlines)
-    retry: Retry = field(factory=Retry)
-    compaction: Compaction = field(factory=Compaction)
+    deadlines: Deadlines = field(factory=Deadlines, validator=_of(Deadlines))
+    retry: Retry = field(factory=Retry, validator=_of(Retry))
+    compaction: Compaction = field(factory=Compaction, validator=_sane_compaction)
     #: Identical call and result this many times in a row: a warning; `loop_end` more: the turn ends (L23).
     loop_warn: int = field(default=3, validator=_COUNT_OR_OFF)
     loop_end: int = field(default=3, validator=_COUNT_OR_OFF)
     #: Into the model, per tool result (T9).
     tool_output_bytes: int = field(default=65_536, validator=_COUNT)
-    attachment_bytes: int = 20 * 1024 * 1024
+    attachment_bytes: int = field(default=20 * 1024 * 1024, validator=_COUNT_OR_OFF)
     #: Text of one prompt.
     input_chars: int = field(default=4_000_000, validator=_COUNT)
     #: Visible text, thinking and arguments of one reply; more than this ends the step as an error.
     reply_chars: int = field(default=32_000_000, validator=_COUNT)
-    approval_s: float = field(default=3_600.0, validator=_SECONDS)
+    #: Recorded with each request for an approval; and JSON has no infinity.
+    approval_s: float = field(default=3_600.0, validator=_number(finite=True))
     runs_per_session: int = field(default=5, validator=_COUNT_OR_OFF)
     runs_per_runtime: int = field(default=64, validator=_COUNT_OR_OFF)
     #: How often a background run says that it is alive (B8).
-    heartbeat_s: float = 10.0
+    heartbeat_s: float = field(default=10.0, validator=_SECONDS)
     #: How long ended tasks are kept before a sweep archives them; 0: for ever (B13).
-    task_retention_s: float = 30 * 86_400.0
+    task_retention_s: float = field(default=30 * 86_400.0, validator=_SECONDS)
     #: Deliveries of one notification before it is given up; 0: no cap (B14).
-    notification_attempts: int = 16
+    notification_attempts: int = field(default=16, validator=_COUNT_OR_OFF)
     #: Age at which a queued notification is given up; 0: never.
-    notification_expire_s: float = 0.0
-    schedules_per_session: int = 5
+    notification_expire_s: float = field(default=0.0, validator=_SECONDS)
+    schedules_per_session: int = field(default=5, validator=_COUNT_OR_OFF)
     #: The shortest time between two fires of a schedule (B18).
-    schedule_interval_s: float = 60.0
+    schedule_interval_s: float = field(default=60.0, validator=_SECONDS)
     mailbox: int = field(default=1_024, validator=_COUNT)
     subscriber_events: int = field(default=8_192, validator=_COUNT)
     queued_inputs: int = field(default=64, validator=_COUNT)
     #: What becomes of a turn that was cut off by the end of the process (J12): ended visibly, or run on where it is safe.
-    on_restart: OnRestart = "end"
+    on_restart: OnRestart = field(default="end", validator=_one_of("end", "resume"))
     #: A snapshot is written after this many records, and at a clean end (J13).
     snapshot_every: int = field(default=20_000, validator=_COUNT)
 

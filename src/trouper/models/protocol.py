@@ -94,3 +94,8 @@ def check_model(model: object) -> None:
         raise ConfigError(f"model={model.__name__} is a class; give an object of it: model={model.__name__}(...)")
     if model is not None and not callable(getattr(model, "stream", None)):
         raise ConfigError(f"{model!r} is no model; give one of trouper.models, or an object with `stream(request)`")
+    if model is not None and not isinstance(getattr(model, "name", None), str):
+        raise ConfigError(f"{model!r} has no name; give its class a `name`, as text: 'provider:model'")
+    window = getattr(model, "context_window", None)
+    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or not 0 <= window < 2**63):
+        raise ConfigError(f"{model!r} has context_window={window!r}; give a whole number of tokens, or None if unknown")

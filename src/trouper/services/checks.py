@@ -23,10 +23,25 @@ def word(value: object, what: str) -> str:
     return text(value, what)
 
 
+def optional_text(value: object, what: str) -> None:
+    if value is not None:
+        text(value, what)
+
+
 def count(value: object, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UsageError(f"{what}={value!r} makes no sense; give a whole number of at least 0", what=what)
     return value
+
+
+def page_after(before: object) -> None:
+    """Where a page ended, as it was given out."""
+    if before is None:
+        return
+    match before:
+        case (float() | int(), str()):
+            return
+    raise UsageError(f"before={before!r} is no end of a page; give the `before` of the page that you have, or None")
 
 
 def state_named(states: type[_E], state: _E | str | None, what: str) -> _E | None:

@@ -23,6 +23,7 @@ from trouper.core.memory import Forget, ForgetExpired, Memories, MemoryCommand, 
 from trouper.core.messages import Json
 from trouper.home import Home
 from trouper.journal import Entry
+from trouper.services import checks
 from trouper.tools.context import Memo
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class MemoryKeeper:
 
     async def list(self, scope: str, *, limit: int = 50) -> Sequence[Memo]:
         """The newest change first."""
+        checks.count(limit, "limit")
         return [_memo(found) for found in memory.listing(self.memories, scope, self._now(), limit)]
 
     def scopes(self) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ class MemoryKeeper:
         if scope is not None:
             check_name(scope, "scope")
         self._home.check()
-        at, limit = self._now(), max(0, limit)
+        at, limit = self._now(), checks.count(limit, "limit")
         async with self._lock:
             store = await self._opened()
         if store is not None:

@@ -58,6 +58,7 @@ class ScheduleBook:
     def list(
         self, *, session: str | None = None, state: ScheduleState | str | None = None
     ) -> tuple[SessionSchedule, ...]:
+        checks.optional_text(session, "the id of a session")
         wanted = checks.state_named(ScheduleState, state, "schedule")
         return tuple(
             SessionSchedule(name, each)
@@ -101,6 +102,8 @@ class Overview:
         before: tuple[float, TaskId] | None = None,
     ) -> Page:
         """The newest first. `before`: that of the last page, for the next one (B13)."""
+        checks.optional_text(session, "the id of a session")
+        checks.page_after(before)
         return listing(
             (task for _, found in self._states(session) for task in found.tasks),
             state=checks.state_named(TaskState, state, "task"),
@@ -112,10 +115,12 @@ class Overview:
 
     def task(self, id: str) -> Task | None:
         """The record of a task of any session; `None` if there is none, or it was archived."""
+        checks.text(id, "the id of a task")
         return next((task for _, found in self._states() if (task := found.tasks.get(id)) is not None), None)
 
     async def task_detail(self: Runtime, id: str, *, entries: int = 20) -> TaskDetail | None:  # type: ignore[misc]
         """The task with its whole result, from its file if need be."""
+        checks.count(entries, "entries")
         task = self.task(id)
         if task is None:
             return None
@@ -127,12 +132,13 @@ class Overview:
                 result = document.get("result")
             except Exception:  # Moved away or damaged by somebody: the record stands without it.
                 result = None
-        return TaskDetail(task, result, task.entries[-entries:] if entries > 0 else ())
+        return TaskDetail(task, result, task.entries[-entries:] if entries else ())
 
     def notifications(
         self, *, state: NotificationState | str | None = None, session: str | None = None, limit: int = 50
     ) -> tuple[SessionNotification, ...]:
         """Pending ones and the last of those that are settled, the oldest first; past `limit` the oldest settled ones are left out."""
+        checks.optional_text(session, "the id of a session")
         wanted, limit = checks.state_named(NotificationState, state, "notification"), checks.count(limit, "limit")
         found = [
             SessionNotification(name, each)

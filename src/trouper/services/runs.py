@@ -191,6 +191,8 @@ class Calendar:
         session, actor = self._session, self._session._actor
         limits = actor.schedule_limits()
         checks.text(title, "the title of a schedule")
+        if not isinstance(arguments, Mapping | None):
+            raise ToolError(f"arguments={arguments!r} is no object; give the arguments of the tool by name")
         if missed not in _MISSED:
             raise ToolError(f"missed={missed!r} is unknown; use 'skip', 'once' or 'all'")
         if (tool is None) == (message is None):
@@ -199,6 +201,7 @@ class Calendar:
             when = parse_when(now=session._now(), cron=cron, at=at, zone=timezone, min_interval_s=limits.min_interval_s)
         action: ScheduledRun | ScheduledMessage
         if tool is not None:
+            checks.text(tool, "the tool of a schedule")
             if tool == SPAWN_TOOL:
                 raise ToolError(f"{SPAWN_TOOL} cannot be scheduled; name the tool to run")
             # Checked now, so that a mistake shows now; and again at each fire, since tools and policies may change.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
+from trouper import codec
 from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import NotificationId, TaskId
 from trouper.core.messages import Json
@@ -88,6 +89,7 @@ class BackgroundSide:
         before: tuple[float, TaskId] | None = None,
     ) -> Page:
         """The newest first. `before`: that of the last page, for the next one."""
+        checks.page_after(before)
         return listing(
             self._state.tasks,
             state=checks.state_named(TaskState, state, "task"),
@@ -98,7 +100,7 @@ class BackgroundSide:
 
     def task(self, id: str) -> Task | None:
         """The record of a task, running or ended; `None` if this session has no such task, or has archived it."""
-        found: Task | None = self._state.tasks.get(id)
+        found: Task | None = self._state.tasks.get(checks.text(id, "the id of a task"))
         return found
 
     async def wait_task(self, id: str) -> Task:
@@ -114,22 +116,24 @@ class BackgroundSide:
 
     async def message_task(self, id: str, text: str) -> None:
         """A message to a run, which may look for them."""
+        checks.text(id, "the id of a task")
         checks.text(text, "a message")
         await self._ask(MessageTask(TaskId(id), "to_task", text, self._now()))
 
     async def link_task(self, id: str, rel: str, target: str) -> None:
         """What a task has to do with, on its record: `link_task(id, "order", "17")`. Once is enough."""
         link = Link(checks.word(rel, "the kind of a link"), checks.word(target, "the target of a link"))
-        await self._ask(LinkTask(TaskId(id), link, self._now()))
+        await self._ask(LinkTask(TaskId(checks.text(id, "the id of a task")), link, self._now()))
 
     async def answer_task(self, id: str, answer: Json) -> None:
         """The answer to what a task waits for; a task that asks for several things at once gets them by `answer_question`."""
+        checks.text(id, "the id of a task")
         asked = next((question for question in self.questions if question.task_id == id), None)
         if asked is not None:
             # It knows the choices, and where a secret has to go.
             await self.answer_question(asked.id, answer)
         else:
-            given = {"status": "answered", "values": [answer]}
+            given = {"status": "answered", "values": [codec.loads(codec.dumps(answer))]}  # As the journal will hold it.
             await self._ask(AnswerTaskInput(TaskId(id), given, self._now()))
 
     async def sweep_tasks(self) -> int:
@@ -157,19 +161,22 @@ class BackgroundSide:
         id = NotificationId(self._actor.ground.environment.ids.new("note_"))
         checks.text(title, "the title of a notification")
         checks.text(body, "the body of a notification")
+        if dedupe_key is not None:
+            checks.text(dedupe_key, "the key of a notification")
         queued = await self._ask(
-            QueueNotification(id, "generic", title, body, self._now(), dedupe_key=dedupe_key, wake=wake)
+            QueueNotification(id, "generic", title, body, self._now(), dedupe_key=dedupe_key, wake=bool(wake))
         )
         return queued.state.notifications.keyed(dedupe_key) or id
 
     async def acknowledge(self, *ids: str) -> None:
         """These notifications were read: they are delivered no more (B14)."""
-        await self._ask(AcknowledgeNotifications(tuple(map(NotificationId, ids)), self._now()))
+        await self._ask(AcknowledgeNotifications(_notification_ids(ids), self._now()))
 
     async def requeue(self, *ids: str, reason: str = "") -> None:
         """These notifications were taken and not handled: they wait to be delivered again (B14)."""
         limits = self._actor.notification_limits()
-        await self._ask(RequeueNotifications(tuple(map(NotificationId, ids)), reason, self._now(), limits))
+        checks.text(reason, "the reason")
+        await self._ask(RequeueNotifications(_notification_ids(ids), reason, self._now(), limits))
 
     @contextmanager
     def hold_notifications(self) -> Iterator[None]:
@@ -197,6 +204,7 @@ class BackgroundSide:
 
     async def cancel_schedule(self, id: str) -> bool:
         """It will not fire again. Whether there was anything to cancel."""
+        checks.text(id, "the id of a schedule")
         with told_to_host(schedule_id=id):
             return await self._desk.schedules.cancel(id)
 
@@ -209,11 +217,15 @@ class BackgroundSide:
 
     async def answer_question(self, id: str, *values: Json) -> None:
         """One value for each of its questions, in order. The value of a secret goes to the secret store, and nowhere else."""
-        await self._desk.asker.answer(id, values)
+        await self._desk.asker.answer(checks.text(id, "the id of a question"), values)
 
     async def decline_question(self, id: str) -> None:
         """The user does not want to answer; the tool is told so."""
-        await self._desk.asker.decline(id)
+        await self._desk.asker.decline(checks.text(id, "the id of a question"))
+
+
+def _notification_ids(ids: tuple[str, ...]) -> tuple[NotificationId, ...]:
+    return tuple(NotificationId(checks.text(id, "the id of a notification")) for id in ids)
 
 
 __all__ = ["BackgroundSide"]

@@ -97,10 +97,32 @@ def _checked_policy(tool: Tool, attribute: object, policy: str) -> None:
         )
 
 
-def _checked_seconds(tool: Tool, attribute: Any, seconds: float | None) -> None:
-    if seconds is not None and not seconds >= 0:
+def _checked_seconds(tool: Tool, attribute: Any, seconds: Any) -> None:
+    number = isinstance(seconds, float) or (type(seconds) is int and seconds < 2**63)
+    if seconds is not None and not (number and seconds >= 0):
         raise ToolDefinitionError(
             f"tool {tool.name!r} has {attribute.name}={seconds!r}; give seconds, 0 or more", tool=tool.name
+        )
+
+
+def _never_is_zero(seconds: Any) -> Any:
+    """Infinity cannot be recorded; and a call's time-out is."""
+    return 0 if seconds == float("inf") else seconds
+
+
+def _checked_description(tool: Tool, attribute: object, description: Any) -> None:
+    if not isinstance(description, str):
+        raise ToolDefinitionError(
+            f"tool {tool.name!r} has description={description!r}; say in text what it does", tool=tool.name
+        )
+
+
+def _checked_hints(tool: Tool, attribute: object, hints: Hints) -> None:
+    named: object = hints.concurrency_class
+    if not isinstance(named, str | None):
+        raise ToolDefinitionError(
+            f"tool {tool.name!r} has concurrency_class={named!r}; give the class a name, as text",
+            tool=tool.name,
         )
 
 
@@ -124,7 +146,7 @@ class Tool:
     """One tool. `@tool` makes it from a function; a toolset (an MCP server's, say) makes it from a schema and an `invoke` of its own."""
 
     name: str = field(validator=_checked_name)
-    description: str
+    description: str = field(validator=_checked_description)
     #: JSON Schema of the arguments, an object.
     parameters: Mapping[str, Json] = field(validator=_checked_parameters)
     #: Runs the tool on arguments that fit the schema.
@@ -132,12 +154,12 @@ class Tool:
     display_name: str = field(
         default=Factory(lambda self: str(self.name).replace("_", " ").replace("-", " ").title(), takes_self=True)
     )
-    hints: Hints = NO_HINTS
+    hints: Hints = field(default=NO_HINTS, validator=_checked_hints)
     policy: Policy = field(default="auto", validator=_checked_policy)
     #: How long a turn waits before a background-capable call is let go (B1); `None`: as the session says.
     budget_s: float | None = field(default=None, validator=_checked_seconds)
     #: When the call is given up; `None`: as the session says; 0: never.
-    timeout_s: float | None = field(default=None, validator=_checked_seconds)
+    timeout_s: float | None = field(default=None, validator=_checked_seconds, converter=_never_is_zero)
     #: The services that the tool cannot do without (T7).
     needs: frozenset[str] = field(default=frozenset(), validator=_checked_needs)
     #: Its schema may be left out until the model searches for it (T8).

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import trio
 
+from trouper import codec
 from trouper.core.messages import Json
 from trouper.core.values import frozen
 from trouper.foreign import from_outside
@@ -165,6 +166,9 @@ class Hooks:
         try:
             with trio.fail_after(self.timeout_s):
                 answer: object = await hook(event)
+            if isinstance(answer, Rewrite):
+                # As the journal will hold them: a host may have put anything into them.
+                answer = Rewrite(codec.loads(codec.dumps(answer.arguments)))
         except BaseException as raised:
             if (outside := from_outside(raised)) is not None:
                 raise outside from None
@@ -173,13 +177,13 @@ class Hooks:
         match answer:
             case None | Allow():
                 return PASS
-            case Deny(reason):
+            case Deny(str(reason)):
                 return Verdict(denied=reason)
-            case Rewrite(arguments):
+            case Rewrite(Mapping() as arguments):
                 return Verdict(rewritten=dict(arguments))
             case _:
                 _log.error(
-                    "hook %r returned a %s; return None, Allow(), Deny(reason) or Rewrite(arguments)",
+                    "hook %r returned a %s; return None, Allow(), Deny(reason) or Rewrite(arguments): a text, a mapping",
                     _named(hook),
                     type(answer).__name__,
                 )

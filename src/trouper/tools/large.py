@@ -63,17 +63,17 @@ def weight(value: object, stop: int = LARGE) -> int:
             total += len(each)
         elif isinstance(each, Mapping):
             waiting.extend(each.values())
-        elif attrs.has(kind):
-            waiting.extend(getattr(each, field.name, None) for field in attrs.fields(kind))
-        elif dataclasses.is_dataclass(each):
-            waiting.extend(getattr(each, field.name, None) for field in dataclasses.fields(each))
+        elif attrs.has(kind) or dataclasses.is_dataclass(each):
+            for field in attrs.fields(kind) if attrs.has(kind) else dataclasses.fields(each):
+                total += 4 + len(field.name)
+                waiting.append(getattr(each, field.name, None))
     return total
 
 
 def detached(value: object, plain: Plain, encode: Encode) -> Json:
     """A large value as JSON of its own: a copy that shares its texts, or the JSON text if it has too many parts. A text is shared as it is, surrogates and all."""
     try:
-        return _copied(value, plain, encode, [PARTS_MAX], 0)
+        return _copied(value, plain, encode, [PARTS_MAX], ())
     except _TooMany:
         return "".join(json_pieces(value, plain, encode))
 
@@ -82,34 +82,35 @@ class _TooMany(Exception):
     pass
 
 
-def _copied(value: Any, plain: Plain, encode: Encode, left: list[int], depth: int) -> Json:
+def _copied(value: Any, plain: Plain, encode: Encode, left: list[int], within: tuple[int, ...]) -> Json:
     if type(value) is str:
         return value
     left[0] -= 1
     if left[0] < 0:
         raise _TooMany
-    _check_depth(depth)
+    within = _entered(value, within)
     if isinstance(value, (list, tuple)) and not hasattr(value, "_asdict"):
-        return [_copied(each, plain, encode, left, depth + 1) for each in value]
+        return [_copied(each, plain, encode, left, within) for each in value]
     if isinstance(value, dict):
         return {
-            key if type(key) is str else _key(key, encode): _copied(each, plain, encode, left, depth + 1)
+            key if type(key) is str else _key(key, encode): _copied(each, plain, encode, left, within)
             for key, each in value.items()
         }
     if weight(value) < LARGE:
         return orjson.loads(encode(value))
-    return _copied(_stepped(value, plain), plain, encode, left, depth + 1)
+    return _copied(_stepped(value, plain), plain, encode, left, within)
 
 
-def json_pieces(value: Any, plain: Plain, encode: Encode, depth: int = 0) -> Iterator[str]:
+def json_pieces(value: Any, plain: Plain, encode: Encode, within: tuple[int, ...] = ()) -> Iterator[str]:
     """`value` as indented JSON, a piece at a time, its texts without terminal escapes. Where a piece ends the indentation starts anew."""
-    _check_depth(depth)
     if isinstance(value, str):
         yield '"'
         for part in slices(clean_text(str(value))):
             yield encode(part).decode()[1:-1]
         yield '"'
-    elif isinstance(value, (list, tuple)) and not hasattr(value, "_asdict"):
+        return
+    within = _entered(value, within)
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_asdict"):
         parts = iter(value)
         yield "["
         between = ""
@@ -121,7 +122,7 @@ def json_pieces(value: Any, plain: Plain, encode: Encode, depth: int = 0) -> Ite
                     yield _inside(group, encode)
                 else:
                     yield "\n"
-                    yield from json_pieces(group[0], plain, encode, depth + 1)
+                    yield from json_pieces(group[0], plain, encode, within)
         yield "\n]"
     elif isinstance(value, dict):
         items = iter(value.items())
@@ -137,12 +138,12 @@ def json_pieces(value: Any, plain: Plain, encode: Encode, depth: int = 0) -> Ite
                 else:
                     ((key, each),) = some.items()
                     yield "\n" + orjson.dumps(clean_text(_key(key, encode))).decode() + ": "
-                    yield from json_pieces(each, plain, encode, depth + 1)
+                    yield from json_pieces(each, plain, encode, within)
         yield "\n}"
     elif weight(value, _BATCH_WEIGHT) < _BATCH_WEIGHT:
         yield encode(value).decode()
     else:
-        yield from json_pieces(_stepped(value, plain), plain, encode, depth + 1)
+        yield from json_pieces(_stepped(value, plain), plain, encode, within)
 
 
 def _inside(container: Any, encode: Encode) -> str:
@@ -185,6 +186,8 @@ def _stepped(value: Any, plain: Plain) -> Json:
     return stepped
 
 
-def _check_depth(depth: int) -> None:
-    if depth > _DEPTH_MAX:
+def _entered(value: object, within: tuple[int, ...]) -> tuple[int, ...]:
+    """The values around the parts of `value`, by identity."""
+    if len(within) > _DEPTH_MAX or id(value) in within:
         raise TypeError("it is nested too deeply, or contains itself")
+    return (*within, id(value))

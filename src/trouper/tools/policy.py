@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import orjson
 from attrs import field
@@ -46,17 +46,27 @@ def _checked_when(rule: Rule, attribute: object, when: When | None) -> None:
         raise ConfigError(f"the predicate of a rule for {rule.tool!r} is async; give a plain function, or use a hook")
 
 
+def _checked_reason(rule: Rule, attribute: object, reason: Any) -> None:
+    if not isinstance(reason, str):
+        raise ConfigError(f"a rule for {rule.tool!r} has reason={reason!r}; say in text why, or leave it out")
+
+
+def _checked_tool(rule: Rule, attribute: object, tool: Any) -> None:
+    if not isinstance(tool, str):
+        raise ConfigError(f"a rule is for tool={tool!r}; give the name of a tool as text, or '*' for every tool")
+
+
 @frozen
 class Rule:
     """One line of a policy list."""
 
     #: The name of a tool, or `*` for every tool.
-    tool: str
+    tool: str = field(validator=_checked_tool)
     effect: Effect = field(validator=_checked_effect)
     #: Whether the rule applies to these arguments; `None`: to all.
     when: When | None = field(default=None, validator=_checked_when)
     #: For the model to read, if the rule denies.
-    reason: str = ""
+    reason: str = field(default="", validator=_checked_reason)
 
     def matches(self, tool: str, arguments: Mapping[str, Json]) -> bool:
         """Whether the rule applies to this call; a predicate that raises is read the cautious way."""
