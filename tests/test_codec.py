@@ -352,8 +352,8 @@ def test_what_has_no_end_or_no_words_is_written_all_the_same():
     ring["ring"] = {"inner": ring}
     assert codec.loads(codec.dumps(itself)) == ["a", "(nested too deep)"]
     assert codec.loads(codec.dumps(ring)) == {"n": 1, "ring": {"inner": "(nested too deep)"}}
-    assert codec.loads(codec.dumps([{1}, _Mute(), {_Mute(): 1}])) == ["{1}", "<_Mute>", {"<_Mute>": 1}]
+    assert codec.loads(codec.dumps([1j, _Mute(), {_Mute(): 1}])) == ["1j", "<_Mute>", {"<_Mute>": 1}]
     assert codec.loads(codec.dumps([10**5000])) == [hex(10**5000)]
     assert b"too deep" in codec.dumps(_nested(5_000))
     twice = ["b"]
-    assert codec.loads(codec.dumps([{1}, twice, twice])) == ["{1}", ["b"], ["b"]]
+    assert codec.loads(codec.dumps([10**30, twice, twice])) == [str(10**30), ["b"], ["b"]]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 import trio
 from session_watch import recorded, wait_idle, watched
@@ -9,14 +13,17 @@ from session_watch import recorded, wait_idle, watched
 from trouper import Limits, tool
 from trouper.core.events import CallEnded, ModelReplied, TurnEnded
 from trouper.core.live import TextDelta
-from trouper.core.messages import Outcome
+from trouper.core.messages import Fault, Media, Opaque, Outcome, ProviderPart, Text, Thinking
 from trouper.core.session import State, evolve
 from trouper.models import (
     CallDelta,
     CallEnd,
     CallStart,
     Done,
+    ModelRequest,
+    PartChunk,
     Scripted,
+    Switched,
     TextChunk,
     ThinkingChunk,
     call,
@@ -273,3 +280,62 @@ async def test_hundreds_of_calls_in_one_step(autojump_clock, open_checked, journ
         assert (await (await runtime.session("s")).ask("go")).text == "Ok."
     assert peak == 32
     assert [given.content for given in model.requests[1].messages[-1].answers] == list(range(300))
+
+
+class _Broken(list):
+    def __iter__(self):
+        raise RuntimeError("it has no parts")
+
+
+def _no_chunks() -> dict[str, list]:
+    itself: list = []
+    itself.append(itself)
+    return {
+        "text": ["hello"],
+        "nothing": [None],
+        "a part": [Text("hello")],
+        "text of a part": [PartChunk(Text(5))],
+        "thinking of a part": [PartChunk(Thinking(None))],
+        "signature of a part": [PartChunk(Thinking("hm", b"x"))],
+        "media type": [PartChunk(Media(5))],
+        "media data": [PartChunk(Media("image/png", b"x"))],
+        "no fields": [PartChunk(ProviderPart(None))],
+        "fields of a set": [TextChunk("a", Opaque("p", {1}))],
+        "fields with a set": [TextChunk("a", Opaque("p", {"k": {1}}))],
+        "fields with odd keys": [TextChunk("a", Opaque("p", {"k": {1: 2}}))],
+        "fields that hold themselves": [TextChunk("a", Opaque("p", {"k": itself}))],
+        "fields of nobody": [TextChunk("a", Opaque(None, {}))],
+        "arguments": [CallStart(0, "look"), CallEnd(0, {"n": {1}})],
+        "arguments without parts": [CallStart(0, "look"), CallEnd(0, {"n": _Broken([1])})],
+        "an unnamed fault": [Switched(Fault(5, "busy"))],
+        "a fault without words": [Switched(Fault("server", None))],
+        "a fault with odd advice": [Switched(Fault("server", "busy", "yes", "soon"))],
+    }
+
+
+@pytest.mark.parametrize("which", _no_chunks())
+async def test_a_chunk_that_is_none_ends_its_call_and_nothing_else(autojump_clock, open_checked, caplog, which):
+    """L14, I23: nothing of it gets into the journal, where it would break the session for good."""
+
+    class Client:
+        name = "odd:client"
+        context_window = None
+        asked = 0
+
+        @asynccontextmanager
+        async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Any]]:
+            self.asked += 1
+            yield self._chunks([TextChunk("Fine.")] if self.asked > 1 else _no_chunks()[which])
+
+        async def _chunks(self, chunks: list[Any]) -> AsyncIterator[Any]:
+            for chunk in chunks:
+                yield chunk
+            await trio.sleep(1.0)  # Long enough for what was said to be noted.
+            yield Done("end_turn")
+
+    async with open_checked(Client(), tools=[look]) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("go")
+        assert (result.stop_reason, result.error.kind) == ("error", "other")
+        assert (await session.ask("again")).text == "Fine."
+    assert not [record for record in caplog.records if record.name == "trouper.actors"]

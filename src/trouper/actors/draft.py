@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE as _NO_USAGE
 from trouper.core.messages import (
+    Fault,
     Json,
     Kind,
     Media,
@@ -31,6 +32,7 @@ from trouper.models.chunks import (
     CallStart,
     Chunk,
     Done,
+    KeepAlive,
     PartChunk,
     TextChunk,
     ThinkingChunk,
@@ -40,6 +42,7 @@ from trouper.models.chunks import (
 #: How deep a provider's own fields may be nested: what has to be written and read again must not exhaust the stack.
 OPAQUE_DEPTH_MAX = 64
 _TOKENS_MAX = 2**63 - 1
+_LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 class OpenCall:
@@ -121,6 +124,8 @@ class Draft:
             case CallEnd(index, arguments, opaque):
                 if opaque is not None:
                     _check_opaque(opaque)
+                if arguments:
+                    _is_json(arguments)  # However deep: what is too deep is for the model to hear of (L19).
                 if index in self._calls:
                     call = self._calls[index]
                     call.ended = True
@@ -137,8 +142,10 @@ class Draft:
             case UsageChunk(usage):
                 _check_usage(usage)
                 self.usage = usage
+            case KeepAlive():
+                pass
             case _:
-                pass  # A keep-alive says nothing.
+                raise TypeError(f"{type(chunk).__name__} is no chunk; give TextChunk, CallStart, Done...")
 
     def close_parts(self) -> None:
         if self._text:
@@ -212,17 +219,35 @@ def _check_text(text: object, opaque: object = None, also: object = None) -> Non
 def _check_opaque(opaque: object) -> None:
     if not isinstance(opaque, Opaque):
         raise TypeError(f"a chunk holds {type(opaque).__name__} where provider fields belong; wrap them in Opaque")
-    level: list[Json] = [opaque.data]
+    provider: object = opaque.provider
+    data: object = opaque.data
+    if not isinstance(provider, str) or not isinstance(data, Mapping):
+        raise TypeError("provider fields belong to a provider, by its name, and are a mapping")
+    if not _is_json(data, text_keys=True):
+        raise ValueError(f"a provider's fields are nested more than {OPAQUE_DEPTH_MAX} deep")
+
+
+def _is_json(value: Json, *, text_keys: bool = False) -> bool:
+    """`TypeError` if something in it is not; `False` if that was not looked for further down than `OPAQUE_DEPTH_MAX`. Keys may be any leaf, unless they are to be text."""
+    level: list[Json] = [value]
     for _ in range(OPAQUE_DEPTH_MAX):
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if isinstance(each, Mapping) else each)
-            if isinstance(inner, Mapping | list | tuple)
-        ]
-        if not level:
-            return
-    raise ValueError(f"a provider's fields are nested more than {OPAQUE_DEPTH_MAX} deep")
+        inner: list[Json] = []
+        for each in level:
+            kind = type(each)
+            if kind in _LEAVES:
+                continue
+            if kind is list or kind is tuple:
+                inner.extend(each)
+            elif isinstance(each, Mapping):
+                inner.extend(each.values())
+                if not all(type(key) is str or (not text_keys and type(key) in _LEAVES) for key in each):
+                    raise TypeError("a chunk holds an object whose keys are not all text")
+            elif not isinstance(each, str | int | float):
+                raise TypeError(f"a chunk holds {kind.__name__} where JSON belongs")
+        if not inner:
+            return True
+        level = inner
+    return False
 
 
 def _check_part(part: object) -> None:
@@ -230,7 +255,17 @@ def _check_part(part: object) -> None:
         raise TypeError(
             f"{type(part).__name__} is no part of a reply that comes whole; calls come as CallStart and CallEnd"
         )
-    if part.opaque is not None:
+    match part:
+        case Text(text):
+            _check_text(text)
+        case Thinking(text, signature):
+            _check_text(text, None, signature)
+        case Media(mime_type, data, uri, name):
+            for each in (data, uri, name):
+                _check_text(mime_type, None, each)
+        case ProviderPart():
+            pass
+    if part.opaque is not None or isinstance(part, ProviderPart):
         _check_opaque(part.opaque)
 
 
@@ -240,3 +275,14 @@ def _check_usage(usage: object) -> None:
     for count in (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning):
         if count is not None and (type(count) is not int or abs(count) > _TOKENS_MAX):
             raise TypeError(f"{usage!r} does not count whole tokens")
+
+
+def check_fault(fault: object) -> None:
+    """Of a model in place of which another one answers."""
+    if not isinstance(fault, Fault):
+        raise TypeError(f"a switch holds {type(fault).__name__}, not Fault")
+    _check_text(fault.kind)
+    _check_text(fault.message)
+    retryable: object = fault.retryable
+    if type(retryable) is not bool or not isinstance(fault.retry_after_s, int | float | None):
+        raise TypeError("a switch holds a fault whose advice is none")

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from trouper.actors.draft import Draft
+from trouper.actors.draft import Draft, check_fault
 from trouper.actors.running import Running
 from trouper.core.history import repaired, without_signatures
 from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
@@ -202,8 +202,7 @@ class ModelCall:
                 draft.add(chunk)  # Some servers send empty text to keep the connection open: that is no speech (L12).
                 continue
             if type(chunk) is Switched:
-                if not isinstance(chunk.fault, Fault):
-                    raise TypeError(f"a switch holds {type(chunk.fault).__name__}, not Fault")
+                check_fault(chunk.fault)
                 if self._on_retry is not None:
                     self._on_retry(self._number, chunk.fault, 0.0)
                 continue
