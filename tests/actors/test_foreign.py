@@ -474,3 +474,22 @@ def test_a_coroutine_that_is_being_closed_is_not_kept_from_it():
     gc.collect()
     assert [type(each) for each in met] == [GeneratorExit]
     assert from_outside(GeneratorExit()) is None
+
+
+@pytest.mark.parametrize("kind", [*OWN, RuntimeError])
+async def test_a_client_that_cannot_be_closed_keeps_nobody_else_from_it(autojump_clock, open_checked, kind):
+    """I16, I23: the runtime ends as it would have, and the other clients are closed."""
+    closed: list[str] = []
+
+    class Closing(Scripted):
+        async def aclose(self) -> None:
+            closed.append(self.name)
+            if self.name == "bad":
+                raise kind
+
+    first = Closing([reply("Fine.")], name="bad")
+    async with open_checked(first) as runtime:
+        assert (await (await runtime.session("s")).ask("hello")).text == "Fine."
+        other = await runtime.session("t", model=Closing([reply("Well.")], name="good"))
+        assert (await other.ask("hello")).text == "Well."
+    assert closed == ["bad", "good"]

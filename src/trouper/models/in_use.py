@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 
 import trio
 
+from trouper.foreign import from_outside
 from trouper.models.protocol import Confidant, Model, close_model, confide_in
 
+logger = logging.getLogger("trouper.models")
 #: Seconds that a client may take to say good-bye.
 _CLOSE_S = 1.0
 
@@ -30,4 +33,9 @@ class ModelsInUse:
         """Clients keep connections open for the next request; there is none any more. `in_use`: those that sessions hold, also where they cannot be referred to weakly."""
         for model in {**self._met, **{id(model): model for model in in_use}}.values():
             with trio.move_on_after(_CLOSE_S):
-                await close_model(model)
+                try:
+                    await close_model(model)
+                except BaseException as raised:  # Foreign code: it has no say in how the runtime ends, nor in whether the others are closed.
+                    if (outside := from_outside(raised)) is not None:
+                        raise outside from None
+                    logger.warning("a client of %s failed while it was closed", type(model).__name__, exc_info=raised)
