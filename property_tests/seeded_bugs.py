@@ -387,7 +387,7 @@ BUGS: tuple[Bug, ...] = (
         "warned-again-and-again",
         "the warning at 80 % comes at every step (L25)",
         "core/steps.py",
-        "        if used >= cap * WARN_SHARE and what not in decision.state.warned:",
+        "        if used >= cap * WARN_SHARE and cap_told(what, cap) not in decision.state.warned:",
         "        if used >= cap * WARN_SHARE:",
         (CORE, BUDGETS),
     ),

@@ -459,7 +459,7 @@ async def test_a_summary_on_demand_that_is_cut_off_too(autojump_clock, open_chec
     """L24, L34"""
     broken = reply(*HALF, fail(ServerFault("gone"))) if how == "fails" else reply(*HALF, stall(1_000.0))
     limits = Limits(deadlines=Deadlines(idle_s=5_000.0, step_s=None))
-    async with open_checked(Scripted([*talk(8), broken, reply(*HALF, stall(1_000.0))]), limits=limits) as runtime:
+    async with open_checked(Scripted([*talk(8), broken, reply(stall(1_000.0))]), limits=limits) as runtime:
         session = await runtime.session("s")
         await filled(session, 8)
         async with trio.open_nursery() as nursery:
@@ -469,7 +469,7 @@ async def test_a_summary_on_demand_that_is_cut_off_too(autojump_clock, open_chec
                 await (session.interrupt() if how == "interrupt" else session.close())
         assert session._state.spent.usage == session._state.spent.compaction == Usage(input=300, output=7)
         if how == "interrupt":
-            # A second one that is stopped before it was asked has cost nothing.
+            # A second one that is stopped before anything was said has cost nothing.
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.compact)
                 nursery.start_soon(session.interrupt)

@@ -52,7 +52,7 @@ class Client:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
         connection: Any = Connection(*self._script)
-        yield ChunkStream(connection, ChatReply("test"), "test", 10_000)
+        yield ChunkStream(connection, ChatReply("test"), "test", 10_000, request.idle_s)
 
 
 @pytest.mark.parametrize("idle_s", [0.05, 2.0, 4.9, 5.0, 90.0])

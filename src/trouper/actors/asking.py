@@ -135,6 +135,7 @@ class Asking:
             parallel_tool_calls=outfit.limits.parallel_tool_calls,
             response_schema=running.options.schema if running is not None else None,
             session=self._host.session,
+            idle_s=outfit.limits.deadlines.idle_s,
             turn=turn,
             step=step_number,
         )
@@ -148,6 +149,7 @@ class Asking:
             system=self._host.state.system,
             tools=self._host.specs or outfit.registry.specs(),
             session=self._host.session,
+            idle_s=outfit.limits.deadlines.idle_s,
             turn=self._host.state.turns,
             purpose="compaction",
         )

@@ -138,7 +138,7 @@ class Anthropic(HttpModel):
                 if isinstance(fault, ThinkingRefused):
                     fault.retryable = self._make_do_with_less(request, model, thinking, fault.bound)
                 raise fault
-            yield ChunkStream(stream, MessagesReply(credential), PROVIDER, self._event_bytes_max)
+            yield ChunkStream(stream, MessagesReply(credential), PROVIDER, self._event_bytes_max, request.idle_s)
 
     def _headers(self, thinking: ThinkingForm) -> dict[str, str]:
         betas = (*self._betas, BINDING_BETA) if thinking == "checked" else self._betas

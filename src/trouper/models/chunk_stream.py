@@ -52,6 +52,7 @@ class ChunkStream:
         reply: ReplyReader,
         provider: str,
         event_bytes_max: int,
+        idle_s: float | None = None,
     ) -> None:
         self._stream = stream
         self._reply = reply
@@ -63,6 +64,8 @@ class ChunkStream:
         self._ready: deque[Chunk] = deque()
         self._comments = 0
         self._over = False
+        #: The silence after which the call is given up.
+        self._idle_s = idle_s
         #: Until when the rest is waited for, once the reply is complete.
         self._tail_ends: float | None = None
         #: A fault that came after chunks which are not handed out yet; it waits for its turn.
@@ -111,7 +114,7 @@ class ChunkStream:
         now = trio.current_time()
         if self._tail_ends is None:
             # Well before whoever watches the clock takes the reply for stalled: it is complete. And once: keep-alives do not put it off.
-            self._tail_ends = now + min(TAIL_S, (trio.current_effective_deadline() - now) / 2)
+            self._tail_ends = now + (TAIL_S if self._idle_s is None else min(TAIL_S, self._idle_s / 2))
         with trio.move_on_at(min(self._tail_ends, now + END_S) if self._reply.ended else self._tail_ends):
             try:
                 return await self._stream.receive()

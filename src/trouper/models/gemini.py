@@ -131,7 +131,7 @@ class Gemini(HttpModel):
         async with self._endpoint.open(path, body, credential, headers=self._extra_headers()) as stream:
             if stream.status != 200:
                 raise fault_of_reply(stream.status, await stream.read_error(), stream.headers, credential)
-            yield ChunkStream(stream, Reply(credential), PROVIDER, self._event_bytes_max)
+            yield ChunkStream(stream, Reply(credential), PROVIDER, self._event_bytes_max, request.idle_s)
 
     async def _credential(self) -> Credential | None:
         if self._vertex is not None:

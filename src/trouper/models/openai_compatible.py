@@ -145,7 +145,9 @@ class OpenAICompatible(HttpModel):
                 raise fault_of_reply(
                     self._provider, stream.status, await stream.read_error(), stream.headers, credential
                 )
-            yield ChunkStream(stream, ChatReply(self._provider, credential), self._provider, self._event_bytes_max)
+            yield ChunkStream(
+                stream, ChatReply(self._provider, credential), self._provider, self._event_bytes_max, request.idle_s
+            )
 
 
 _ACCEPT = {"accept": "text/event-stream, application/json"}

@@ -49,6 +49,8 @@ class ModelRequest:
     turn: int = 0
     step: int = 0
     attempt: int = 1
+    #: The silence after which the caller gives up (L12): a client that waits for something after the last word waits for less. Never sent.
+    idle_s: float | None = None
     #: "turn", or "compaction" for a summary (L28).
     purpose: str = "turn"
     extra: Mapping[str, Json] = field(factory=dict)
