@@ -135,7 +135,8 @@ class Compaction:
 def _sane_compaction(instance: object, attribute: Any, value: object) -> None:
     """Here, and not in the class itself: turns are recorded with theirs, and what was recorded can be read."""
     _of(Compaction)(instance, attribute, value)
-    for each in fields(Compaction):
+    kind: Any = Compaction
+    for each in fields(kind):
         check = {"share": _SECONDS_OR_NONE, "threshold": _COUNT_OR_NONE, "window": _COUNT_OR_NONE}
         check.get(each.name, _COUNT_OR_OFF)(value, each, getattr(value, each.name))
 
