@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ from trouper import (
 from trouper._errors import ToolDefinitionError
 from trouper.actors import recording
 from trouper.core.notification import NotificationsAcknowledged
+from trouper.models.chunks import Chunk, Done, TextChunk
+from trouper.models.fallback import Fallback
 from trouper.models.scripted import call, reply, stall
 from trouper.session import SessionEnded
 
@@ -243,9 +247,9 @@ async def test_a_tool_may_take_for_ever(autojump_clock: trio.testing.MockClock) 
 
 @pytest.mark.parametrize(
     "change",
-    [{"name": None}, {"name": 5}, {"context_window": "large"}, {"context_window": -1}, {"context_window": 1.5}],
+    [{"name": 5}, {"context_window": "large"}, {"context_window": -1}, {"context_window": 1.5}],
 )
-async def test_a_model_that_does_not_say_what_it_is_is_refused(change: dict[str, Any]) -> None:
+async def test_a_model_that_says_nonsense_of_itself_is_refused(change: dict[str, Any]) -> None:
     """M1"""
 
     class Odd:
@@ -261,6 +265,32 @@ async def test_a_model_that_does_not_say_what_it_is_is_refused(change: dict[str,
     with pytest.raises(ConfigError, match=next(iter(change)).partition("_")[0]):
         async with open_runtime(model=model, durability="memory"):
             pass
+
+
+async def test_a_model_is_whatever_streams() -> None:
+    """M1: one small protocol; a name and a window may be there, and need not."""
+
+    class Plain:
+        @asynccontextmanager
+        async def stream(self, request: object) -> AsyncIterator[AsyncIterator[Chunk]]:
+            async def chunks() -> AsyncIterator[Chunk]:
+                yield TextChunk("Hello.")
+                yield Done("end_turn")
+
+            yield chunks()
+
+    class Broken:
+        def stream(self, request: object) -> Any:
+            raise ZeroDivisionError
+
+    async with open_runtime(model=Plain(), durability="memory") as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("Hi")).text == "Hello."
+        assert await session.compact() is None  # Too short; and that nothing is known of its window is no hindrance.
+        failed = await (await runtime.session("t", model=Broken())).ask("Hi")
+        assert failed.error is not None and "Broken" in failed.error.message
+        both = await runtime.session("u", model=Fallback(Broken(), Plain()))
+        assert (await both.ask("Hi")).text == "Hello."
 
 
 @pytest.mark.parametrize("wrong", [{"reason": 5}, {"tool": 5}, {"tool": None}], ids=str)

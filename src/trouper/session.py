@@ -29,7 +29,7 @@ from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome
 from trouper.core.session import Phase, State
 from trouper.core.values import changed, frozen
 from trouper.journal import JournalFailed
-from trouper.models.protocol import Model, check_model
+from trouper.models.protocol import Model, check_model, name_of, window_of
 from trouper.services import checks
 from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
@@ -228,7 +228,7 @@ class Session(BackgroundSide):
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if model is not None:
             self._ground.models.meet(model)
-            options = changed(command.options, model=model.name, window=model.context_window)
+            options = changed(command.options, model=name_of(model), window=window_of(model))
             command = changed(command, options=options)
             override = Override(command, model)
             self._actor.overrides.append(override)
@@ -304,7 +304,7 @@ class Session(BackgroundSide):
         feed = Feed(1, only=CompactionEnded)
         self._actor.turn_feeds.append(feed)
         try:
-            begun = await self._ask(Compact(self._now(), outfit.limits.compaction, outfit.model.context_window))
+            begun = await self._ask(Compact(self._now(), outfit.limits.compaction, window_of(outfit.model)))
             if begun.state.phase is not Phase.TIDYING:
                 return next((event for event in begun.events if isinstance(event, HistoryMasked)), None)
             async for event in feed:

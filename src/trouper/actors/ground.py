@@ -25,7 +25,7 @@ from trouper.core.session import State
 from trouper.core.settings import Budget, Limits, TurnOptions
 from trouper.core.task_record import Owner, TaskLimits
 from trouper.core.values import frozen
-from trouper.models.protocol import Model
+from trouper.models.protocol import Model, name_of, window_of
 from trouper.tools.context import Offered
 from trouper.tools.hooks import Hooks
 from trouper.tools.policy import Rule
@@ -56,8 +56,8 @@ class Outfit:
         return TurnOptions(
             max_steps=limits.max_steps,
             parallel_calls=limits.parallel_calls,
-            model=self.model.name,
-            window=self.model.context_window,
+            model=name_of(self.model),
+            window=window_of(self.model),
             compaction=limits.compaction,
             loop_warn=limits.loop_warn,
             loop_end=limits.loop_end,

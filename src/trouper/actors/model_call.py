@@ -24,7 +24,7 @@ from trouper.core.values import changed, frozen
 from trouper.foreign import alone, from_outside
 from trouper.models._errors import HistoryRefused, MalformedReply, ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
-from trouper.models.protocol import Model, ModelRequest
+from trouper.models.protocol import Model, ModelRequest, name_of
 
 R = TypeVar("R")
 logger = logging.getLogger("trouper.models")
@@ -165,20 +165,20 @@ class ModelCall:
                 if outside is raised:
                     raise
                 logger.warning(
-                    "the client of model %r failed while it was cancelled", self._model.name, exc_info=raised
+                    "the client of model %r failed while it was cancelled", name_of(self._model), exc_info=raised
                 )
                 raise outside from None
             if self.draft.done is not None:
                 # Everything was said by then; only closing failed.
-                logger.warning("the client of model %r failed after its reply", self._model.name, exc_info=raised)
+                logger.warning("the client of model %r failed after its reply", name_of(self._model), exc_info=raised)
                 return None
             error = alone(raised)
             if isinstance(error, ModelError):
                 self._error = error
                 return error.as_fault()
-            logger.error("the client of model %r failed", self._model.name, exc_info=raised)
+            logger.error("the client of model %r failed", name_of(self._model), exc_info=raised)
             # Without its text, which may hold anything, a key included; the log has it.
-            return ModelFault(f"the client of model {self._model.name!r} raised {type(error).__name__}").as_fault()
+            return ModelFault(f"the client of model {name_of(self._model)!r} raised {type(error).__name__}").as_fault()
         if self.draft.done is None:
             return NetworkFault("the stream ended without its end marker; it was cut off").as_fault()
         return None

@@ -26,7 +26,7 @@ from trouper.cli.run import is_quiet
 from trouper.cli.stdin_lines import lines_of
 from trouper.cli.terminal import Terminal, clean_line, plural
 from trouper.core.session import Phase
-from trouper.models.protocol import Model
+from trouper.models.protocol import Model, name_of
 from trouper.session import Session
 from trouper.tools.contract import Tool
 
@@ -142,7 +142,7 @@ class Chat:
         session, say = self.session, self.screen.say
         turns = session.state.turns
         known = f", {plural(turns, 'turn')} so far" if turns else ", new"
-        say(f"session {session.id!r}{known}; model {self.model.name}; /help for help", "dim")
+        say(f"session {session.id!r}{known}; model {name_of(self.model)}; /help for help", "dim")
         last = session.last
         if last is not None and last.fault is not None and last.fault.kind == "process_ended":
             kept = f"; what it had said is kept: {quoted(last.text, 200)}" if last.text.strip() else ""

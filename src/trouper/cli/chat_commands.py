@@ -16,6 +16,7 @@ from trouper.cli.describe import quoted
 from trouper.cli.terminal import clean_line, when
 from trouper.core.events import HistoryMasked
 from trouper.core.messages import Media, ToolAnswer
+from trouper.models.protocol import name_of
 
 if TYPE_CHECKING:
     from trouper.cli.chat import Chat
@@ -81,7 +82,7 @@ async def _compact(chat: Chat, rest: str) -> None:
 async def _model(chat: Chat, rest: str) -> None:
     if rest:
         await chat.use_model(model_named(rest))
-    chat.screen.say(f"  model: {chat.model.name}", "dim")
+    chat.screen.say(f"  model: {name_of(chat.model)}", "dim")
 
 
 async def _tools(chat: Chat, rest: str) -> None:

@@ -21,7 +21,16 @@ from trouper.core.values import changed
 from trouper.foreign import alone, from_outside
 from trouper.models._errors import ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk
-from trouper.models.protocol import Confidant, Model, ModelRequest, check_model, close_model, confide_in
+from trouper.models.protocol import (
+    Confidant,
+    Model,
+    ModelRequest,
+    check_model,
+    close_model,
+    confide_in,
+    name_of,
+    window_of,
+)
 
 logger = logging.getLogger("trouper.models")
 
@@ -35,18 +44,18 @@ class Fallback:
                 raise ConfigError("None is no model; name at least two of trouper.models")
             check_model(model)
         if not others:
-            raise ConfigError(f"there is nothing to fall back to from {primary.name!r}; name at least two models")
+            raise ConfigError(f"there is nothing to fall back to from {name_of(primary)!r}; name at least two models")
         self.models: tuple[Model, ...] = (primary, *others)
         self._patience_s = patience_s
 
     @property
     def name(self) -> str:
-        return " or ".join(model.name for model in self.models)
+        return " or ".join(name_of(model) for model in self.models)
 
     @property
     def context_window(self) -> int | None:
         """The smallest: the request has to fit whichever model answers."""
-        known = [model.context_window for model in self.models if model.context_window is not None]
+        known = [window for window in map(window_of, self.models) if window is not None]
         return min(known) if known else None
 
     def __repr__(self) -> str:
@@ -142,27 +151,27 @@ class _Stream:
             raise outside
         error = alone(error)
         if self._scope.cancelled_caught:
-            self._switch(NetworkFault(f"{self._models[0].name} said nothing for {self._patience_s} s"))
+            self._switch(NetworkFault(f"{name_of(self._models[0])} said nothing for {self._patience_s} s"))
         elif isinstance(error, ModelError):
             self._switch(error)
         else:
             # Without its text, which may hold anything, a key included; the log has it.
-            logger.error("the client of model %r failed", self._models[0].name, exc_info=error)
+            logger.error("the client of model %r failed", name_of(self._models[0]), exc_info=error)
             self._switch(ModelFault(f"the client raised {type(error).__name__}"))
 
     def _switch(self, error: ModelError) -> None:
         """On to the next model, with a word about it; raises when there is none left."""
-        failed = self._models.pop(0).name
+        failed = name_of(self._models.pop(0))
         self._failures.append((failed, error))
         self._held = [chunk for chunk in self._held if isinstance(chunk, Switched)]
         if not self._models:
             raise self._all_failed() from error
         logger.warning(
-            "model %s failed before any progress (%s); going on with %s", failed, error, self._models[0].name
+            "model %s failed before any progress (%s); going on with %s", failed, error, name_of(self._models[0])
         )
         fault: Fault = error.as_fault()
         self._held.append(
-            Switched(changed(fault, message=f"{failed}: {fault.message}; going on with {self._models[0].name}"))
+            Switched(changed(fault, message=f"{failed}: {fault.message}; going on with {name_of(self._models[0])}"))
         )
 
     def _all_failed(self) -> ModelError:

@@ -58,18 +58,25 @@ class ModelRequest:
 
 @runtime_checkable
 class Model(Protocol):
-    """A provider's client, a script, a simulation, or a wrapper around another model."""
+    """A provider's client, a script, a simulation, or a wrapper around another model (M1).
 
-    @property
-    def name(self) -> str:
-        """`provider:model`, as events and errors show it."""
-
-    @property
-    def context_window(self) -> int | None:
-        """How many tokens fit, if known: the base of the compaction trigger (L26)."""
+    It may also have a `name`, and a `context_window`: see `name_of` and `window_of`.
+    """
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         """The reply to one request, chunk by chunk; leaving the block ends it. Raises `ModelError`s only."""
+
+
+def name_of(model: Model) -> str:
+    """`provider:model`, as events and errors show it; the class of a model that has no name."""
+    name: str = getattr(model, "name", None) or type(model).__name__
+    return name
+
+
+def window_of(model: Model) -> int | None:
+    """How many tokens fit, if known: the base of the compaction trigger (L26)."""
+    window: int | None = getattr(model, "context_window", None)
+    return window
 
 
 async def close_model(model: Model) -> None:
@@ -96,8 +103,9 @@ def check_model(model: object) -> None:
         raise ConfigError(f"model={model.__name__} is a class; give an object of it: model={model.__name__}(...)")
     if model is not None and not callable(getattr(model, "stream", None)):
         raise ConfigError(f"{model!r} is no model; give one of trouper.models, or an object with `stream(request)`")
-    if model is not None and not isinstance(getattr(model, "name", None), str):
-        raise ConfigError(f"{model!r} has no name; give its class a `name`, as text: 'provider:model'")
+    name = getattr(model, "name", None)
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"{model!r} has name={name!r}; give a name as text, 'provider:model', or none")
     window = getattr(model, "context_window", None)
     if window is not None and (not isinstance(window, int) or isinstance(window, bool) or not 0 <= window < 2**63):
         raise ConfigError(f"{model!r} has context_window={window!r}; give a whole number of tokens, or None if unknown")

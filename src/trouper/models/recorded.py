@@ -37,7 +37,7 @@ from trouper.models.chunks import (
     ThinkingChunk,
     UsageChunk,
 )
-from trouper.models.protocol import Confidant, Model, ModelRequest, close_model, confide_in
+from trouper.models.protocol import Confidant, Model, ModelRequest, close_model, confide_in, name_of, window_of
 
 VERSION = 1
 #: What tells one request from another. Whose it is and how often it was tried does not; `extra` may hold headers, and is not kept.
@@ -100,11 +100,11 @@ class Recorded:
 
     @property
     def name(self) -> str:
-        return self.model.name
+        return name_of(self.model)
 
     @property
     def context_window(self) -> int | None:
-        return self.model.context_window
+        return window_of(self.model)
 
     def confide_in(self, confidant: Confidant) -> None:
         """The keys of the model."""
@@ -137,7 +137,7 @@ class Recorded:
         line: dict[str, Json] = {
             "v": VERSION,
             "n": number,
-            "model": self.model.name,
+            "model": name_of(self.model),
             "asked": written,
             "whose": {name: getattr(request, name) for name in _WHOSE},
             "chunks": [_chunk_to_json(chunk) for chunk in heard],
