@@ -124,7 +124,7 @@ class Draft:
             case CallEnd(index, arguments, opaque):
                 if opaque is not None:
                     _check_opaque(opaque)
-                if arguments:
+                if arguments and not _is_flat(arguments):
                     _is_json(arguments)  # However deep: what is too deep is for the model to hear of (L19).
                 if index in self._calls:
                     call = self._calls[index]
@@ -225,6 +225,13 @@ def _check_opaque(opaque: object) -> None:
         raise TypeError("provider fields belong to a provider, by its name, and are a mapping")
     if not _is_json(data, text_keys=True):
         raise ValueError(f"a provider's fields are nested more than {OPAQUE_DEPTH_MAX} deep")
+
+
+def _is_flat(value: Json) -> bool:
+    """An object of plain values: most arguments are, and this tells so at once."""
+    return (
+        type(value) is dict and _LEAVES.issuperset(map(type, value.values())) and _LEAVES.issuperset(map(type, value))
+    )
 
 
 def _is_json(value: Json, *, text_keys: bool = False) -> bool:
