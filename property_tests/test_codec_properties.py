@@ -201,6 +201,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "open_turn": st.none() | small,
     "carrying": st.lists(texts(), max_size=2).map(tuple),
     "task": st.none() | texts(),
+    "is_answer": st.booleans(),
     "always": st.booleans(),
     "steer": st.booleans(),
     "forced": st.booleans(),
