@@ -50,6 +50,7 @@ class Fallback:
 
     @property
     def name(self) -> str:
+        """`provider:model`, as events and errors show it."""
         return " or ".join(name_of(model) for model in self.models)
 
     @property

@@ -58,10 +58,12 @@ class HttpModel:
 
     @property
     def name(self) -> str:
+        """`provider:model`, as events and errors show it."""
         return f"{self._provider}:{self._model}"
 
     @property
     def context_window(self) -> int | None:
+        """How many tokens fit, if known."""
         return self._window
 
     def confide_in(self, confidant: Confidant) -> None:

@@ -100,10 +100,12 @@ class Recorded:
 
     @property
     def name(self) -> str:
+        """`provider:model`, as events and errors show it."""
         return name_of(self.model)
 
     @property
     def context_window(self) -> int | None:
+        """How many tokens fit, if known."""
         return window_of(self.model)
 
     def confide_in(self, confidant: Confidant) -> None:
