@@ -5,11 +5,17 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from threading import Barrier
+from typing import Any
 
 import attrs
 import pytest
 
+from trouper.core.settings import Retry
 from trouper.core.values import changed, changer, frozen
 
 
@@ -165,6 +171,39 @@ def test_a_class_is_whole_whatever_it_is_used_for_first() -> None:
 def test_values_survive_being_copied_and_pickled() -> None:
     for value in (Point(1, 2), Nothing(), Roomy(3)):
         assert copy.deepcopy(value) == value == pickle.loads(pickle.dumps(value))
+
+
+def test_a_value_that_another_process_pickled_can_be_read_by_one_that_has_made_none() -> None:
+    program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()))"
+    value = Retry(opens=5)
+    read = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(value), capture_output=True, check=True)
+    assert read.stdout.decode().strip() == repr(value)
+
+
+def test_a_class_tells_how_it_is_called_before_anybody_has_done_so() -> None:
+    assert list(inspect.signature(fresh()).parameters) == ["name", "secret", "more"]
+    assert fresh().__match_args__ == ("name", "_secret", "more")  # type: ignore[attr-defined]
+
+
+def test_a_class_derived_from_one_that_nobody_has_used_keeps_its_own_way_to_be_made() -> None:
+    class Named(fresh()):  # type: ignore[misc]
+        def __init__(self, number: int = 1) -> None:
+            super().__init__(name=f"number {number}")
+
+    assert [Named(1).name, Named(2).name, Named().name] == ["number 1", "number 2", "number 1"]
+    assert Named(3) == Named(3) != Named(4) and list(inspect.signature(Named).parameters) == ["number"]
+
+
+def test_threads_may_complete_a_class_at_the_same_moment() -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(50):
+            cls, together = fresh(), Barrier(4)
+
+            def make(number: int, cls: type = cls, together: Barrier = together) -> Any:
+                together.wait()
+                return cls("a", number)
+
+            assert [each._secret for each in threads.map(make, range(4))] == [0, 1, 2, 3]
 
 
 def test_a_value_may_extend_another_that_nobody_has_used() -> None:

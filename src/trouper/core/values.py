@@ -2,7 +2,7 @@
 
 `frozen` is that of attrs, but for `__repr__`, `__eq__` and `__hash__`, which all classes share. There are hundreds of them; to write and compile those three
 for each takes a third of the time in which a program starts, and made once they are as fast. The rest is left to attrs until a class is first used: to make an
-instance, or to be asked for its fields. A program that starts uses few of them.
+instance, to read one that was pickled, or to be asked for its fields or how it is called. A program that starts uses few of them.
 
 Of those that are made again and again, `__init__` is our own, too. That of attrs has to get around the `__setattr__` that forbids changes, with a call for
 each field. Here a new value is of another class while its fields are set, its *twin*, which has the same slots and forbids nothing: so they are plain
@@ -89,28 +89,53 @@ def _unfinished(cls: type) -> type:
     return made  # type: ignore[no-any-return]
 
 
-#: What attrs has written for one class, and serves another with the same slots.
-_WRITTEN = ("__attrs_attrs__", "__init__", "__match_args__", "__getstate__", "__setstate__")
+#: What attrs has written for one class, and serves another with the same slots. Some of it only newer versions write. The last one marks it as finished.
+_WRITTEN = (
+    "__attrs_attrs__",
+    "__attrs_props__",
+    "__match_args__",
+    "__getstate__",
+    "__setstate__",
+    "__replace__",
+    "__init__",
+)
 
 
-def _finish(made: Any) -> None:
+def _finish(cls: type) -> Any:
+    """Complete the class, or the one that it is derived from without more ado; returns which. Threads that do so at the same moment do the same."""
+    made: Any = next(each for each in cls.__mro__ if "__unfinished__" in each.__dict__)
     finished = attrs.frozen(made.__unfinished__, repr=False, eq=False)
     made.__compared__ = _compared(finished)
     for name in _WRITTEN:
-        setattr(made, name, getattr(finished, name))
+        if name in finished.__dict__:
+            setattr(made, name, finished.__dict__[name])
+    return made
 
 
 def _first_init(self: Any, *args: Any, **kwargs: Any) -> None:
-    _finish(type(self))
-    self.__init__(*args, **kwargs)
+    _finish(type(self)).__init__(self, *args, **kwargs)
 
 
-class _FirstFields:
-    """In place of the fields, until somebody asks for them."""
+def _first_state(self: Any, state: Any) -> None:
+    _finish(type(self)).__setstate__(self, state)
+
+
+class _First:
+    """In place of what attrs writes, until somebody asks for it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, _: object, made: type) -> Any:
+        return getattr(_finish(made), self._name)
+
+
+class _NoSignature:
+    """There is none but that of `__init__`, which `inspect` looks for next."""
 
     def __get__(self, _: object, made: Any) -> Any:
-        _finish(made)
-        return made.__attrs_attrs__
+        attrs.fields(made)  # It is whole now, or was before.
+        raise AttributeError("__signature__")
 
 
 # --- frequent ones ---
@@ -180,7 +205,10 @@ class _Frozen:
 _SHARED: dict[str, Any] = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
 _UNFINISHED: dict[str, Any] = {
     "__init__": _first_init,
-    "__attrs_attrs__": _FirstFields(),
+    "__setstate__": _first_state,
+    "__attrs_attrs__": _First("__attrs_attrs__"),
+    "__match_args__": _First("__match_args__"),
+    "__signature__": _NoSignature(),
     "__setattr__": _Frozen.__setattr__,
     "__delattr__": _Frozen.__delattr__,
 }
