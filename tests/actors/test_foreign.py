@@ -449,6 +449,82 @@ async def test_a_scope_that_a_tool_leaves_open_hits_nobody_else(
     await unread[0].aclose()
 
 
+async def ticks_within(seconds: float) -> AsyncIterator[int]:
+    with trio.move_on_after(seconds):
+        while True:
+            yield 1
+
+
+async def test_a_tool_that_is_cut_off_with_a_scope_left_open_ends_its_own_call_only(
+    autojump_clock, open_checked, journal, caplog
+):
+    """I23, B2: it reads from an async generator with a time-out inside, and is cancelled between two items: nobody closes the generator."""
+    unread: list[AsyncIterator[int]] = []
+
+    async def read(seconds: float) -> int:
+        unread.append(ticks_within(seconds))
+        async for _ in unread[-1]:
+            await trio.sleep(100)
+        return 0
+
+    @tool(readonly=True, timeout_s=5)
+    async def times_out() -> int:
+        return await read(math.inf)
+
+    @tool(readonly=True, timeout_s=50)
+    async def runs_into_it() -> int:
+        return await read(2)
+
+    @tool(readonly=True)
+    async def beside() -> int:
+        await trio.sleep(10)
+        return 1
+
+    calls = [call(each.name) for each in (times_out, runs_into_it, beside)]
+    script = [reply(*calls), reply("Done."), reply(call("times_out")), reply("Still here.")]
+    async with open_checked(Scripted(script), tools=[times_out, runs_into_it, beside]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Done."
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.ask, "again")
+            await trio.sleep(1)
+            await session.interrupt()
+        assert (await session.ask("and now?")).text == "Still here."
+    ended = [end.outcome for end in recorded(journal, CallEnded)]
+    assert ended == [Outcome.ERROR, Outcome.TIMEOUT, Outcome.OK, Outcome.CANCELLED]
+    assert "begins again" not in caplog.text
+    for each in unread:
+        await each.aclose()
+
+
+async def test_a_client_that_is_cut_off_with_a_scope_left_open_ends_its_own_call_only(
+    autojump_clock, open_checked, caplog
+):
+    """I23, L12: the attempt has failed, and the next one is made."""
+    unread: list[AsyncIterator[int]] = []
+
+    class Careless(Client):
+        @asynccontextmanager
+        async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+            self.requests.append(request)
+            if len(self.requests) < 3:
+                unread.append(ticks_within(math.inf if len(self.requests) == 1 else 2))
+                await anext(unread[-1])
+                await trio.sleep(60)
+            yield _fine()
+
+    model = Careless(_fine)
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("go")
+        assert result.error is not None and "raised Cancelled" in result.error.message
+        assert [request.attempt for request in model.requests] == [1, 2]
+        assert (await session.ask("and now?")).text == "Fine."
+    assert "begins again" not in caplog.text
+    for each in unread:
+        await each.aclose()
+
+
 def test_a_coroutine_that_is_being_closed_is_not_kept_from_it():
     """The rest of a trio that has broken down is collected as garbage: then nothing may be awaited any more."""
     met: list[BaseException | None] = []

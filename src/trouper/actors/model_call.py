@@ -161,6 +161,7 @@ class ModelCall:
                     if (close := getattr(chunks, "aclose", None)) is not None:
                         await close()
         except BaseException as raised:  # A client is foreign code: what it raises ends this call, not the session.
+            running.close_left_open()
             if (outside := from_outside(raised)) is not None:
                 if outside is raised:
                     raise

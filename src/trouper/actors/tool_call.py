@@ -86,6 +86,7 @@ async def run_tool(
             else:
                 result = as_result(returned, tool.name, large=False)
         except BaseException as caught:
+            running.close_left_open()
             outside = from_outside(caught)
             if outside is caught:
                 raise
