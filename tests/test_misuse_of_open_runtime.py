@@ -29,6 +29,7 @@ from trouper.models.chunks import Chunk, Done, TextChunk
 from trouper.models.fallback import Fallback
 from trouper.models.scripted import call, reply, stall
 from trouper.session import SessionEnded
+from trouper.tools.policy import deny
 
 
 @tool
@@ -298,3 +299,21 @@ def test_a_rule_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     """T4"""
     with pytest.raises(ConfigError):
         Rule(**{"tool": "t", "effect": "deny", **wrong})
+
+
+async def test_rules_and_tools_from_a_generator_are_kept(autojump_clock: Any) -> None:
+    """T4: a rule that was lost on the way would forbid nothing."""
+    ran: list[str] = []
+
+    @tool
+    async def erase() -> str:
+        ran.append("erase")
+        return "gone"
+
+    model = Scripted([reply(call("erase")), reply("Done.")])
+    rules = (deny(name) for name in ["erase"])
+    tools = (each for each in [erase])
+    async with open_runtime(model=model, durability="memory", tools=tools, policies=rules) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Done."
+    assert ran == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from trouper._errors import ConfigError
 from trouper.actors.environment import Environment
@@ -13,13 +14,11 @@ from trouper.journal import Disk, Level
 from trouper.models.protocol import Model, check_model
 from trouper.services.places import Places
 from trouper.tools.contract import Tool
-from trouper.tools.hooks import Hooks
-from trouper.tools.policy import Rule
+
+T = TypeVar("T")
 
 
-def check_arguments(
-    root: object, model: object, tools: object, limits: object, budget: object, policies: object, hooks: object
-) -> None:
+def check_arguments(root: object, model: object, tools: object, limits: object, budget: object) -> None:
     """A mistake in the call is told here, and not by a session later."""
     if root is not None and not isinstance(root, str | os.PathLike):
         raise ConfigError(f"root={root!r} is no directory; give its path, or leave it out for the default profile")
@@ -30,12 +29,17 @@ def check_arguments(
     if not isinstance(limits, Limits):
         raise ConfigError(f"limits={limits!r} is no Limits; write limits=Limits(...)")
     check_budget(budget)
-    for what, given, kind in (("policies", policies, Rule), ("hooks", hooks, Hooks)):
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise ConfigError(f"{what}={given!r} is no list; write {what}=[{kind.__name__}(...)]")
-        for item in given:
-            if not isinstance(item, kind):
-                raise ConfigError(f"{item!r} in {what} is no {kind.__name__}; write {what}=[{kind.__name__}(...)]")
+
+
+def all_of(kind: type[T], given: object, what: str) -> tuple[T, ...]:
+    """What was given, each looked at. All of it at once: an iterator can be read only once, and rules that are lost on the way would forbid nothing."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"{what}={given!r} is no list; write {what}=[{kind.__name__}(...)]")
+    items = tuple(given)
+    for item in items:
+        if not isinstance(item, kind):
+            raise ConfigError(f"{item!r} in {what} is no {kind.__name__}; write {what}=[{kind.__name__}(...)]")
+    return items
 
 
 def _check_root(name: object) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
@@ -32,7 +32,7 @@ from trouper.actors.reference import Inbox
 from trouper.actors.restart import NEVER
 from trouper.actors.session import SESSION_RESTART
 from trouper.actors.supervisor import Supervisor, open_supervisor
-from trouper.arguments import check_arguments, default_model, environment_of, places_for, root_path
+from trouper.arguments import all_of, check_arguments, default_model, environment_of, places_for, root_path
 from trouper.block import Block
 from trouper.core.settings import Budget, Limits
 from trouper.foreign import alone
@@ -57,8 +57,8 @@ def open_runtime(
     limits: Limits | None = None,
     budget: Budget | None = None,
     durability: Level = "fsync",
-    policies: Sequence[Rule] = (),
-    hooks: Sequence[Hooks] = (),
+    policies: Iterable[Rule] = (),
+    hooks: Iterable[Hooks] = (),
     environment: Environment | None = None,
     disk: Disk | None = None,
 ) -> AbstractAsyncContextManager[Runtime]:
@@ -83,22 +83,23 @@ async def _open_runtime(
     limits: Limits | None,
     budget: Budget | None,
     durability: Level,
-    policies: Sequence[Rule],
-    hooks: Sequence[Hooks],
+    policies: Iterable[Rule],
+    hooks: Iterable[Hooks],
     environment: Environment,
     disk: Disk | None,
 ) -> AsyncIterator[Runtime]:
     limits = Limits() if limits is None else limits
     budget = Budget() if budget is None else budget
-    check_arguments(root, model, tools, limits, budget, policies, hooks)
+    check_arguments(root, model, tools, limits, budget)
+    rules, all_hooks = all_of(Rule, policies, "policies"), all_of(Hooks, hooks, "hooks")
     path = root_path(root, durability)
     outfit = Outfit(
         model=default_model() if model is None else model,
         registry=equipped(tools),
         budget=Budget(inline_s=budget.inline_s, wall_s=budget.wall_s),
         limits=limits,
-        rules=tuple(policies),
-        hooks=tuple(hooks),
+        rules=rules,
+        hooks=all_hooks,
     )
     places = places_for(root, path, durability, disk, environment)
     # Before anything is advertised, and before the disk is touched (T7).
