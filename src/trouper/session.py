@@ -117,6 +117,7 @@ class Turn:
                 self._finish()
             return CaughtUp()
         except StopAsyncIteration:
+            await trio.lowlevel.checkpoint_if_cancelled()
             raise self._session._gone("ended before its turn did; open it again to see what became of it") from None
         if type(event) is TurnEnded and event.turn == self.number:
             self._finish()
@@ -459,6 +460,8 @@ class Session(BackgroundSide):
             step: Step = await (self._ref.ask_shielded if shielded else self._ref.ask)(command)
             return step
         except ActorGone as error:
+            # Whoever is cancelled together with the session that it asks is told of the cancel, not of a session that has ended.
+            await trio.lowlevel.checkpoint_if_cancelled()
             if self._state.phase is Phase.CLOSED:
                 raise CommandRejected(
                     f"session {self.id!r} is closed, and stays so; open another one", session=self.id

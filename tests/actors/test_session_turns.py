@@ -10,9 +10,11 @@ import trio
 from session_watch import names, recorded, seen, watched
 
 from trouper import CommandRejected, Limits, Media, ToolContext, TurnFailed, Usage, UsageError, open_runtime, tool
+from trouper.actors.environment import Environment
 from trouper.core.events import InputReceived, ModelReplied, StepStarted, TurnEnded, TurnStarted
 from trouper.core.live import CallAnnounced, TextDelta, ThinkingDelta
 from trouper.core.messages import Message, Opaque, ProviderPart, Text, Thinking
+from trouper.journal.memory_disk import MemoryDisk
 from trouper.models import (
     AuthFailed,
     CallEnd,
@@ -424,6 +426,25 @@ async def test_a_cancelled_caller_leaves_a_session_that_goes_on(autojump_clock, 
         assert scope.cancelled_caught
         assert (await session.ask("again")).text == "Here."
     assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["interrupt", "end_turn"]
+
+
+async def test_a_cancel_of_a_caller_together_with_its_runtime_is_nothing_but_a_cancel(autojump_clock):
+    """I6: the question is still in the mailbox of a session that is busy with the disk, and ends with everything else."""
+    environment = Environment(sync_latency=lambda: 1.0)
+    model = Scripted([reply("Never.")])
+    with trio.move_on_after(5.5) as scope:
+        async with (
+            open_runtime(
+                "/state", model=model, durability="fsync", disk=MemoryDisk(), environment=environment
+            ) as runtime,
+            trio.open_nursery() as nursery,
+        ):
+            session = await runtime.session("s")
+            await trio.sleep_until(5.0)
+            nursery.start_soon(partial(runtime.session, "s", system="Be brief."))
+            await trio.sleep(0.1)
+            await session.ask("hello")
+    assert scope.cancelled_caught
 
 
 async def test_a_result_is_there_also_for_who_reads_it_after_later_turns(autojump_clock, open_checked):
