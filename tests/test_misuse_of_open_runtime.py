@@ -185,6 +185,7 @@ async def test_what_waits_is_listed_however_much_is_settled(autojump_clock: trio
             assert listed == ["old 4", "new"]
 
 
+RECORDED_SECONDS = ("approval_s", "task_retention_s", "notification_expire_s", "schedule_interval_s")
 SECONDS = ["1", None, -1.0, float("nan"), True, [1], 10**400]
 
 
@@ -199,9 +200,10 @@ SECONDS = ["1", None, -1.0, float("nan"), True, [1], 10**400]
         *((Compaction, name, ["1", -1, 1.5, True]) for name in ("threshold", "window")),
         (Compaction, "share", ["1", -1, True, [1]]),
         *((Limits, name, [5, None, "x", {}]) for name in ("deadlines", "retry", "compaction", "on_restart")),
-        *((Limits, name, SECONDS) for name in ("heartbeat_s", "task_retention_s", "schedule_interval_s", "grace_s")),
+        (Limits, "grace_s", SECONDS),
+        (Limits, "heartbeat_s", [*SECONDS, 0]),
         *((Limits, name, [*SECONDS, 1.5]) for name in ("attachment_bytes", "notification_attempts", "mailbox")),
-        (Limits, "approval_s", [*SECONDS, float("inf")]),
+        *((Limits, name, [*SECONDS, float("inf")]) for name in RECORDED_SECONDS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -80,6 +80,8 @@ _COUNT_OR_NONE = _number(whole=True, optional=True)
 _COUNT_OR_OFF = _number(whole=True)
 _SECONDS = _number()
 _SECONDS_OR_NONE = _number(optional=True)
+#: Of what is recorded with the commands that look at it: JSON has no infinity.
+_RECORDED_SECONDS = _number(finite=True)
 
 
 @frozen
@@ -167,21 +169,20 @@ class Limits:
     input_chars: int = field(default=4_000_000, validator=_COUNT)
     #: Visible text, thinking and arguments of one reply; more than this ends the step as an error.
     reply_chars: int = field(default=32_000_000, validator=_COUNT)
-    #: Recorded with each request for an approval; and JSON has no infinity.
-    approval_s: float = field(default=3_600.0, validator=_number(finite=True))
+    approval_s: float = field(default=3_600.0, validator=_RECORDED_SECONDS)
     runs_per_session: int = field(default=5, validator=_COUNT_OR_OFF)
     runs_per_runtime: int = field(default=64, validator=_COUNT_OR_OFF)
-    #: How often a background run says that it is alive (B8).
-    heartbeat_s: float = field(default=10.0, validator=_SECONDS)
+    #: How often a background run says that it is alive (B8). Each time is a record.
+    heartbeat_s: float = field(default=10.0, validator=_number(least=0.25))
     #: How long ended tasks are kept before a sweep archives them; 0: for ever (B13).
-    task_retention_s: float = field(default=30 * 86_400.0, validator=_SECONDS)
+    task_retention_s: float = field(default=30 * 86_400.0, validator=_RECORDED_SECONDS)
     #: Deliveries of one notification before it is given up; 0: no cap (B14).
     notification_attempts: int = field(default=16, validator=_COUNT_OR_OFF)
     #: Age at which a queued notification is given up; 0: never.
-    notification_expire_s: float = field(default=0.0, validator=_SECONDS)
+    notification_expire_s: float = field(default=0.0, validator=_RECORDED_SECONDS)
     schedules_per_session: int = field(default=5, validator=_COUNT_OR_OFF)
     #: The shortest time between two fires of a schedule (B18).
-    schedule_interval_s: float = field(default=60.0, validator=_SECONDS)
+    schedule_interval_s: float = field(default=60.0, validator=_RECORDED_SECONDS)
     mailbox: int = field(default=1_024, validator=_COUNT)
     subscriber_events: int = field(default=8_192, validator=_COUNT)
     queued_inputs: int = field(default=64, validator=_COUNT)
