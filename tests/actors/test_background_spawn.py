@@ -466,7 +466,7 @@ async def test_a_run_names_what_it_has_made_and_what_it_has_to_do_with(
         context.add_artifact("plan.txt")
         context.link("order", "17")
         await trio.sleep(1.0)
-        context.add_artifact("house.png")
+        context.add_artifact(Path("house.png"))
         context.add_artifact("plan.txt")
         return "built"
 
@@ -490,7 +490,7 @@ async def test_a_run_names_what_it_has_made_and_what_it_has_to_do_with(
     "misuse",
     [
         lambda context: context.say(5),
-        lambda context: context.add_artifact(Path("plan.txt")),
+        lambda context: context.add_artifact(b"plan.txt"),
         lambda context: context.add_artifact(""),
         lambda context: context.link("order", 17),
         lambda context: context.status(None),

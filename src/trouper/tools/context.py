@@ -15,6 +15,7 @@ The protocols below are small on purpose: a host implements the ones it has, wit
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from numbers import Real
@@ -476,15 +477,17 @@ class ToolContext:
         """A message from this run's task to its session. A plain call; false if nobody could take it."""
         return self.run is not None and self.run.say(_text(text, "a message"))
 
-    def add_artifact(self, path: str) -> None:
+    def add_artifact(self, path: str | os.PathLike[str]) -> None:
         """A file of the session that this run has made: listed on its task's record. A plain call; a call that ends in its turn has no such record."""
+        named = _named(os.fspath(path) if isinstance(path, os.PathLike) else path, "the path of an artifact")
         if self.run is not None:
-            self.run.artifact(_named(path, "the path of an artifact"))
+            self.run.artifact(named)
 
     def link(self, rel: str, target: str) -> None:
         """Something outside that this run has to do with, `link("order", "17")`: listed likewise."""
+        kind, named = _named(rel, "the kind of a link"), _named(target, "the target of a link")
         if self.run is not None:
-            self.run.link(_named(rel, "the kind of a link"), _named(target, "the target of a link"))
+            self.run.link(kind, named)
 
     def in_thread(self) -> ToolContext:
         """The same context, for a function that runs in a worker thread: what it says is carried over."""
