@@ -472,6 +472,7 @@ async def test_questions_are_answered_declined_or_lapse(open_checked: Any, autoj
             with pytest.raises(UsageError, match="'green' is not among the choices"):
                 await session.answer_question(pending.id, "green", ["a"])
             await session.answer_question(pending.id, "red", ["a", "b"])
+            assert pending not in session.questions  # Also before the tool has taken the answer.
             await trio.sleep(1.0)
             await session.decline_question(session.questions[0].id)
             with pytest.raises(CommandRejected, match="no question"):

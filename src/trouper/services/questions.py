@@ -75,7 +75,7 @@ class Questions:
 
     @property
     def pending(self) -> tuple[PendingQuestion, ...]:
-        return tuple(each.pending for each in self._open.values())
+        return tuple(each.pending for each in self._open.values() if each.reply is None)
 
     # -- the tool's side
 
