@@ -19,7 +19,8 @@ import trio
 def from_outside(error: BaseException) -> BaseException | None:
     """What of it has to be raised on; `None` if all of it is the call's own: also a library's wish to end the whole process."""
     if isinstance(error, BaseExceptionGroup):
-        return error.split(lambda each: not isinstance(each, BaseExceptionGroup) and _is_from_outside(each))[0]
+        outside, own = error.split(lambda each: not isinstance(each, BaseExceptionGroup) and _is_from_outside(each))
+        return error if own is None else outside
     return error if _is_from_outside(error) else None
 
 

@@ -408,6 +408,8 @@ async def test_what_comes_from_outside_goes_on_up_and_the_rest_does_not(autojump
     assert isinstance(mixed, BaseExceptionGroup)
     inner = mixed.exceptions[0]
     assert isinstance(inner, BaseExceptionGroup) and inner.exceptions == (stop,) and len(mixed.exceptions) == 1
+    only = BaseExceptionGroup("", [BaseExceptionGroup("", [stop])])
+    assert from_outside(only) is only
     with trio.CancelScope(deadline=math.inf) as scope:
         scope.cancel()
         try:
@@ -447,6 +449,25 @@ async def test_a_scope_that_a_tool_leaves_open_hits_nobody_else(
     assert [(end.outcome, end.content) for end in recorded(journal, CallEnded)] == [(Outcome.OK, 1), (Outcome.OK, 2)]
     assert "left a cancel scope open" in caplog.text
     await unread[0].aclose()
+
+
+async def test_a_tool_with_a_nursery_that_is_cancelled_has_not_failed(autojump_clock, open_checked, journal, caplog):
+    """L21: what comes out of the nursery is a group of cancels, and nothing else."""
+
+    @tool(readonly=True, timeout_s=5)
+    async def both() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(trio.sleep_forever)
+
+    script = [reply(call("both")), reply(call("both")), reply("Done.")]
+    async with open_checked(Scripted(script), tools=[both]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go"):
+            await trio.sleep(7)
+        assert (await session.ask("again")).text == "Done."
+    assert [end.outcome for end in recorded(journal, CallEnded)] == [Outcome.TIMEOUT, Outcome.CANCELLED]
+    assert not caplog.records
 
 
 async def ticks_within(seconds: float) -> AsyncIterator[int]:
