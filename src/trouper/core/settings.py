@@ -173,7 +173,7 @@ class Limits:
     runs_per_session: int = field(default=5, validator=_COUNT_OR_OFF)
     runs_per_runtime: int = field(default=64, validator=_COUNT_OR_OFF)
     #: How often a background run says that it is alive (B8). Each time is a record.
-    heartbeat_s: float = field(default=10.0, validator=_number(least=0.25))
+    heartbeat_s: float = field(default=10.0, validator=_number(least=0.05))
     #: How long ended tasks are kept before a sweep archives them; 0: for ever (B13).
     task_retention_s: float = field(default=30 * 86_400.0, validator=_RECORDED_SECONDS)
     #: Deliveries of one notification before it is given up; 0: no cap (B14).
