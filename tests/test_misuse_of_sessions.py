@@ -151,6 +151,10 @@ USES: dict[str, Callable[[Runtime, Session], Awaitable[object]]] = {
 }
 
 
+async def _awaited(use: Awaitable[object]) -> None:
+    await use
+
+
 async def _now(call: Callable[[], object]) -> None:
     call()
 
@@ -176,6 +180,19 @@ async def test_another_threads_loop_is_told_how_to_call_and_disturbs_nobody(runt
     assert "trio.from_thread.run(" in str(caught[0])
     assert (await session.ask("still there?")).text == "hello"
     assert [info.id for info in runtime.sessions()] == ["s"]
+
+
+def test_a_session_whose_runtime_is_closed_says_so_and_without_trio_that_it_needs_it() -> None:
+    async def left() -> tuple[Runtime, Session]:
+        async with open_runtime(durability="memory") as runtime:
+            return runtime, await runtime.session("s")
+
+    ended = trio.run(left)
+    for use in ("ask", "interrupt", "send"):
+        with pytest.raises(SessionEnded, match="its runtime is closed"):
+            trio.run(USES[use], *ended)
+        with pytest.raises(WrongLoop, match="no trio loop runs here"):
+            asyncio.run(_awaited(USES[use](*ended)))
 
 
 async def test_what_the_remedy_says_works(runtime: Runtime) -> None:

@@ -451,7 +451,8 @@ class Session(BackgroundSide):
         )
 
     def _check_here(self) -> None:
-        if not self._ground.closed:  # Afterwards there is nothing to wake: the end of the runtime is the better answer.
+        # When it is closed there is nothing to wake: then its end is the better answer, to whoever can be told within trio.
+        if not self._ground.closed or not trio.lowlevel.in_trio_task():
             self._ground.home.check()
 
     async def _ask(self, command: Any, *, shielded: bool = False) -> Step:
