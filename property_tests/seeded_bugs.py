@@ -722,8 +722,8 @@ BUGS: tuple[Bug, ...] = (
         "a-stop-that-comes-too-late",
         "a stop or a deadline of work that has ended hits what its task does next (I6, I8)",
         "actors/running.py",
-        "        self._scope = None\n        lane.deadlines.discard(self)\n",
-        "",
+        "        lane.deadlines.discard(self)\n        if self._cancelled:\n            self.close_left_open()\n        scope, self._scope = self._scope, None\n",
+        "        if self._cancelled:\n            self.close_left_open()\n        scope = self._scope\n",
         (RUNNING,),
     ),
     Bug(
