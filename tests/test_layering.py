@@ -15,7 +15,7 @@ LAYERS = (
     ("_errors",),
     ("core",),
     ("reading", "writing", "codec", "redaction"),
-    ("journal", "threads", "foreign", "home"),
+    ("journal", "threads", "foreign", "home", "checks"),
     ("actors", "models", "tools", "stores"),
     ("roster", "services", "subscription", "block", "session", "past", "spending", "snapshots", "ground", "arguments"),
     ("host",),

@@ -15,6 +15,7 @@ The map of the package; imports point up this list only:
     threads.py     blocking work, out of the event loop's way
     home.py        the loop that a runtime belongs to
     foreign.py     what tools, clients and hooks raise ends their own call
+    checks.py      what hosts and tools hand in, looked at where they do
     codec.py       records <-> bytes
     journal/       the log: bytes only
     actors/        trio: the kernel (mailbox, supervisor...), the journal writer, sessions and their children

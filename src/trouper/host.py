@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from trouper import codec, past
+from trouper import checks, codec, past
 from trouper._errors import UsageError
 from trouper.actors.ground import Outfit
 from trouper.actors.journal import JournalStatistics
@@ -24,7 +24,6 @@ from trouper.ground import RuntimeGround
 from trouper.journal import Recovery
 from trouper.models.protocol import Model, check_model
 from trouper.roster import SessionDamaged
-from trouper.services import checks
 from trouper.services.desk import provided
 from trouper.services.overview import Overview
 from trouper.session import Session

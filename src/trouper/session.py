@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from trouper import codec, past
+from trouper import checks, codec, past
 from trouper._errors import CommandRejected, TrouperError, UsageError, WorldError
 from trouper.actors import structured
 from trouper.actors.errors import ActorGone, AskLost
@@ -30,7 +30,6 @@ from trouper.core.session import Phase, State
 from trouper.core.values import changed, frozen
 from trouper.journal import JournalFailed
 from trouper.models.protocol import Model, check_model, name_of, window_of
-from trouper.services import checks
 from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
 

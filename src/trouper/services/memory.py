@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from trouper import codec
+from trouper import checks, codec
 from trouper._errors import UsageError
 from trouper.actors.journal import JournalWriter
 from trouper.core import memory
@@ -23,7 +23,6 @@ from trouper.core.memory import Forget, ForgetExpired, Memories, MemoryCommand, 
 from trouper.core.messages import Json
 from trouper.home import Home
 from trouper.journal import Entry
-from trouper.services import checks
 from trouper.tools.context import Memo
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from trouper import checks
 from trouper._errors import CommandRejected
 from trouper.core import task_text
 from trouper.core.ids import SessionId, TaskId
@@ -16,7 +17,6 @@ from trouper.core.schedule import Schedule, ScheduleState
 from trouper.core.session import Phase, State
 from trouper.core.task_record import Entry, Page, Task, TaskState, listing
 from trouper.core.values import frozen
-from trouper.services import checks
 from trouper.threads import in_thread
 
 if TYPE_CHECKING:

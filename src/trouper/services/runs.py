@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from trouper import checks
 from trouper._errors import CommandRejected, TrouperError
 from trouper.core import task_text
 from trouper.core.ids import CallId, NotificationId, ScheduleId
@@ -17,7 +18,6 @@ from trouper.core.schedule import CancelSchedule, CreateSchedule, ScheduledMessa
 from trouper.core.task_events import AnswerTaskInput, CancelTask, CreateTask, MessageTask
 from trouper.core.task_record import Task, TaskState, listing
 from trouper.journal import JournalFull
-from trouper.services import checks
 from trouper.services.views import schedule_line, task_detail, task_line
 from trouper.tools.errors import ToolError
 

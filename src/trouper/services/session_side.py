@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
-from trouper import codec
+from trouper import checks, codec
 from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import NotificationId, TaskId
 from trouper.core.messages import Json
@@ -21,7 +21,6 @@ from trouper.core.schedule import Schedule
 from trouper.core.task_events import AnswerTaskInput, CreateTask, LinkTask, MessageTask, SweepTasks
 from trouper.core.task_record import Link, Page, Task, TaskState, Wake, listing
 from trouper.core.values import changed
-from trouper.services import checks
 from trouper.services.inbox import Inbox
 from trouper.services.questions import PendingQuestion
 from trouper.services.runs import told_to_host

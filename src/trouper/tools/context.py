@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 import attrs
 from attrs import field, frozen
 
+from trouper import checks
 from trouper._errors import ToolDefinitionError, UsageError
 from trouper.core.ids import CallId, NotificationId, SessionId, TaskId
 from trouper.core.messages import Json
@@ -444,16 +445,16 @@ class ToolContext:
     ) -> None:
         """How far the work has come: `current` of `total` `unit`."""
         self.sink.progress(
-            _number(current, "current"), _number(total, "total"), _text(unit, "unit"), _text(label, "label")
+            _number(current, "current"), _number(total, "total"), checks.text(unit, "unit"), checks.text(label, "label")
         )
 
     def status(self, text: str) -> None:
         """One line that says what the tool is doing now."""
-        self.sink.status(_text(text, "status"))
+        self.sink.status(checks.text(text, "status"))
 
     def output(self, stream: str, delta: str) -> None:
         """More live output, of `stdout`, `stderr` or a stream of the tool's own naming."""
-        self.sink.output(_text(stream, "stream"), _text(delta, "delta"))
+        self.sink.output(checks.text(stream, "stream"), checks.text(delta, "delta"))
 
     # Shorthands for the services that have one verb.
 
@@ -475,17 +476,17 @@ class ToolContext:
 
     def say(self, text: str) -> bool:
         """A message from this run's task to its session. A plain call; false if nobody could take it."""
-        return self.run is not None and self.run.say(_text(text, "a message"))
+        return self.run is not None and self.run.say(checks.text(text, "a message"))
 
     def add_artifact(self, path: str | os.PathLike[str]) -> None:
         """A file of the session that this run has made: listed on its task's record. A plain call; a call that ends in its turn has no such record."""
-        named = _named(os.fspath(path) if isinstance(path, os.PathLike) else path, "the path of an artifact")
+        named = checks.word(os.fspath(path) if isinstance(path, os.PathLike) else path, "the path of an artifact")
         if self.run is not None:
             self.run.artifact(named)
 
     def link(self, rel: str, target: str) -> None:
         """Something outside that this run has to do with, `link("order", "17")`: listed likewise."""
-        kind, named = _named(rel, "the kind of a link"), _named(target, "the target of a link")
+        kind, named = checks.word(rel, "the kind of a link"), checks.word(target, "the target of a link")
         if self.run is not None:
             self.run.link(kind, named)
 
@@ -505,18 +506,6 @@ class ToolContext:
 
 
 # What a tool says is written down as it is said: so it is looked at while the tool is there to blame.
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{what} is text, not {value!r}; write it as one", what=what)
-    return value
-
-
-def _named(value: object, what: str) -> str:
-    if not _text(value, what):
-        raise UsageError(f"{what} is empty; name it", what=what)
-    return str(value)
 
 
 def _number(value: object, what: str) -> float | None:

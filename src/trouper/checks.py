@@ -1,4 +1,4 @@
-"""What hosts hand in is checked where they hand it in: a mistake is theirs to read, and no session's to fail on."""
+"""What hosts and tools hand in is checked where they hand it in: a mistake is theirs to read, and no session's to fail on."""
 
 from __future__ import annotations
 
