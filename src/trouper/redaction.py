@@ -103,7 +103,8 @@ _RARE = (
     "ASIA",
     "ya29.",
     "eyJ",
-    "earer",
+    "bearer",
+    "Bearer",
     "uthorization",
     "://",
     "hooks.slack.com/",
@@ -120,23 +121,22 @@ _AT_A_DASH = (
     r"-(?:(?<=sk-)|(?<=glpat-)|(?<=xox[abceoprs]-)|(?<=xapp-)|(?<=GOCSPX-)|(?<=pi-)key|(?<=pi-)Key|(?<=PI-)Key)"
 )
 _QUICK = (re.compile(_AT_A_LINE), re.compile(_AT_A_DASH))
-_QUICK_BYTES = (re.compile(_AT_A_LINE.encode()), re.compile(_AT_A_DASH.encode()))
 
 
 #: Characters that are in most records anyhow: to look for one of them tells nothing.
 _COMMON = frozenset(' "{}[]:,._0123456789acdeghilmnoprstuvyCEMRST')
-#: A byte, and what cannot be in a text without it; what has no rare byte stands for itself.
-Needles = tuple[tuple[bytes, tuple[bytes, ...]], ...]
+#: A character, and what cannot be in a text without it; what has no rare character stands for itself.
+Needles = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def _needles(words: Iterable[str]) -> Needles:
     """What to look for, by a rare character that all of a group have in them. Most records have none of these, and a single
     character is looked for in a third of the time that a word takes."""
-    groups: dict[str, list[bytes]] = {}
+    groups: dict[str, list[str]] = {}
     for word in words:
         rare = set(word) - _COMMON
-        groups.setdefault(min(rare) if rare else word, []).append(word.encode())
-    return tuple((sign.encode(), tuple(group)) for sign, group in groups.items())
+        groups.setdefault(min(rare) if rare else word, []).append(word)
+    return tuple((sign, tuple(group)) for sign, group in groups.items())
 
 
 class Redactor:
@@ -249,15 +249,15 @@ class Redactor:
         return data if clean == value else codec.dumps(clean)
 
     def _may_hold(self, data: bytes) -> bool:
-        # `find`, not `in`: to look for bytes in bytes, `in` first tries a number, and pays for the exception.
-        find = data.find
+        # As text, each byte a character: to look for one takes a third of the time that it takes in bytes.
+        text = data.decode("latin-1")
         for sign, needles in self._needles:
-            if find(sign) >= 0:
+            if sign in text:
                 for needle in needles:
-                    if find(needle) >= 0:
+                    if needle in text:
                         return True
-        line, dash = _QUICK_BYTES
-        return line.search(data) is not None or (find(b"-") >= 0 and dash.search(data) is not None)
+        line, dash = _QUICK
+        return line.search(text) is not None or ("-" in text and dash.search(text) is not None)
 
     def settled(self, text: str, paused: bool = False) -> int:
         """How much of a text that goes on may be written down by itself: up to the last whole word that is not a part of a secret so far.
