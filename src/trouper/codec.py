@@ -198,17 +198,19 @@ def from_json(value: Any, cls: Any) -> Any:
 # --- the cause: what the first event does not repeat ---
 
 _cause_readers: dict[tuple[type, type], Reader] = {}
-_cause_writers: dict[tuple[type, type], Writer] = {}
 
 
-def _cause_to_json(command: Any, first: Any) -> dict[str, Json]:
-    kinds = type(command), type(first)
-    writer = _cause_writers.get(kinds)
-    if writer is None:
-        repeated = {field.name for field in attrs.fields(kinds[1])}
-        writer = _cause_writers[kinds] = class_writer(kinds[0], _converter, repeated=repeated)
-    written: dict[str, Json] = writer(command, first)
-    return written
+class _CauseWriters(dict[tuple[type, type], Writer]):
+    """By the classes of a command and of the first event that followed, each made when it is first looked up."""
+
+    def __missing__(self, kinds: tuple[type, type]) -> Writer:
+        command, first = kinds
+        repeated = {field.name for field in attrs.fields(first)}
+        writer = self[kinds] = class_writer(command, _converter, repeated=repeated)
+        return writer
+
+
+_cause_writers = _CauseWriters()
 
 
 def _cause_from_json(name: str, value: Mapping[str, Json], first: Any) -> Any:
@@ -246,9 +248,11 @@ def encode(record: Record, *, exact: bool = False) -> tuple[bytes, bytes]:
 
 
 def _body(record: Record) -> dict[str, Json]:
+    cause, happened = record.cause, record.events
+    first = happened[0]
     return {
-        "cause": _cause_to_json(record.cause, record.events[0]),
-        "events": [_event_writers[type(event)](event) for event in record.events],
+        "cause": _cause_writers[type(cause), type(first)](cause, first),
+        "events": [_event_writers[type(event)](event) for event in happened],
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from attrs import field
 
@@ -224,16 +224,16 @@ class State:
 
     @property
     def in_turn(self) -> Turn:
-        if self.turn is None:
-            raise InternalError(
-                f"session {self.session!r} has no turn in phase {self.phase.value!r}; please report this"
-            )
-        return self.turn
+        return self.turn or _no_turn(self)
 
     @property
     def tokens(self) -> int:
         """The best guess at what the history costs to send."""
         return compaction.anchored(self.history, self.reported, self.estimated_then)
+
+
+def _no_turn(state: State) -> NoReturn:
+    raise InternalError(f"session {state.session!r} has no turn in phase {state.phase.value!r}; please report this")
 
 
 _turn_with, _state_with = changer(Turn), changer(State)
@@ -287,7 +287,7 @@ def _with_queue_taken(state: State) -> State:
 
 
 def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
-    turn = state.in_turn
+    turn = state.turn or _no_turn(state)
     spent = state.spent
     if event.step != turn.step:
         spent = Spent(spent.usage, spent.compaction, spent.steps + 1, spent.tool_calls)
@@ -309,7 +309,7 @@ def _progressed(state: State, event: ModelProgressed, phase: Phase) -> State:
 
 
 def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
-    turn, history, spent, usage = state.in_turn, state.history, state.spent, event.usage
+    turn, history, spent, usage = state.turn or _no_turn(state), state.history, state.spent, event.usage
     message = event.message
     calls = message.calls
     if len(calls) != len(event.preparations):
@@ -376,7 +376,7 @@ def _held(state: State, event: CallHeld, phase: Phase) -> State:
 
 
 def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
-    turn = state.in_turn
+    turn = state.turn or _no_turn(state)
     calls = tuple(
         [
             Call(call.request, call.preparation, RUNNING, event.attempt) if call.request.id == event.call else call
@@ -387,7 +387,7 @@ def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
 
 
 def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
-    turn = state.in_turn
+    turn = state.turn or _no_turn(state)
     calls = tuple(
         [
             Call(
@@ -415,7 +415,7 @@ def _with_call(state: State, call_id: CallId, phase: Phase, call_phase: CallPhas
 
 
 def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
-    turn = state.in_turn
+    turn = state.turn or _no_turn(state)
     answers: list[Part] = []
     seen: list[tuple[str, Json, Json]] = []
     for call in turn.calls:

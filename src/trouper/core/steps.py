@@ -97,18 +97,17 @@ def is_current(state: State, turn: int, step_number: int) -> bool:
 def take_reply(decision: Decision, command: DeliverReply) -> None:
     if not is_current(decision.state, command.turn, command.step):
         return
-    message = command.message
     decision.emit(
         ModelReplied(
-            turn=command.turn,
-            step=command.step,
-            message=message,
-            stop_reason=command.stop_reason,
-            usage=command.usage,
-            detail=command.detail,
-            preparations=command.preparations,
-            cuts=command.cuts,
-            mismatch=command.mismatch,
+            command.turn,
+            command.step,
+            command.message,
+            command.stop_reason,
+            command.usage,
+            command.detail,
+            command.preparations,
+            command.cuts,
+            command.mismatch,
         )
     )
     calls = decision.state.in_turn.calls
@@ -239,13 +238,14 @@ def take_result(decision: Decision, command: DeliverResult) -> None:
         return
     decision.emit(
         CallEnded(
-            call=command.call,
-            outcome=command.outcome,
-            content=command.content,
-            images=command.images,
-            latency_ms=command.latency_ms,
-            full_output=command.full_output,
-            internal=command.internal,
+            command.call,
+            command.outcome,
+            command.content,
+            command.images,
+            command.latency_ms,
+            None,  # No task goes on with it.
+            command.full_output,
+            command.internal,
         )
     )
     go_on_with_calls(decision, command.at)

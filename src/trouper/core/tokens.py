@@ -44,16 +44,16 @@ def estimate_message(message: Message) -> int:
     total = 0
     for part in message.parts:
         match part:
-            case Text(text=text):
-                total += estimate_text(text)
-            case Thinking(text=text, signature=signature):
-                total += estimate_text(text) + (estimate_text(signature) if signature else 0)
-            case ToolCall(name=name, arguments=arguments):
-                total += CALL_TOKENS + estimate_text(name) + estimate_json(arguments)
-            case ToolAnswer(content=content, images=images):
-                total += RESULT_TOKENS + estimate_json(content) + MEDIA_TOKENS * len(images)
+            case Text():
+                total += estimate_text(part.text)
+            case ToolCall():
+                total += CALL_TOKENS + estimate_text(part.name) + estimate_json(part.arguments)
+            case ToolAnswer():
+                total += RESULT_TOKENS + estimate_json(part.content) + MEDIA_TOKENS * len(part.images)
+            case Thinking():
+                total += estimate_text(part.text) + (estimate_text(part.signature) if part.signature else 0)
             case Media():
                 total += MEDIA_TOKENS
-            case ProviderPart(opaque=opaque):
-                total += estimate_json(dict(opaque.data))
+            case ProviderPart():
+                total += estimate_json(dict(part.opaque.data))
     return total
