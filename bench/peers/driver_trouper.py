@@ -5,8 +5,9 @@ The journal is always on: level "write" where the rivals keep their sessions in 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,16 @@ def _next_move(request: ModelRequest) -> Move:
     return opening(last.text)
 
 
+@cache  # made once: the script is not what is measured
+def _chunks(move: Move) -> tuple[Chunk, ...]:
+    if isinstance(move, Say):
+        return (*map(TextChunk, move.deltas), Done("end_turn"))
+    chunks: list[Chunk] = []
+    for index, call in enumerate(move.calls):
+        chunks += [CallStart(index, TOOL, id=call.id), CallDelta(index, call.arguments_json), CallEnd(index)]
+    return (*chunks, Done("tool_use"))
+
+
 class ScriptedTalk:
     name = "scripted:talk"
     context_window = None
@@ -34,24 +45,15 @@ class ScriptedTalk:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    @asynccontextmanager
-    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         self._stage.asked(len(request.messages))
-        yield self._chunks(_next_move(request))
+        return aclosing(self._reply(_next_move(request)))
 
-    async def _chunks(self, move: Move) -> AsyncIterator[Chunk]:
-        if isinstance(move, Say):
-            for delta in move.deltas:
-                yield TextChunk(delta)
-            if move.hang:
+    async def _reply(self, move: Move) -> AsyncGenerator[Chunk, None]:
+        for chunk in _chunks(move):
+            if type(chunk) is Done and isinstance(move, Say) and move.hang:
                 await self._stage.hang()
-            yield Done("end_turn")
-            return
-        for index, call in enumerate(move.calls):
-            yield CallStart(index, TOOL, id=call.id)
-            yield CallDelta(index, call.arguments_json)
-            yield CallEnd(index)
-        yield Done("tool_use")
+            yield chunk
 
 
 class TrouperPeer:
