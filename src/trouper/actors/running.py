@@ -15,11 +15,6 @@ logger = logging.getLogger("trouper.session")
 _ki_safe = trio.lowlevel.enable_ki_protection
 
 
-def _innermost() -> object:
-    """The scope that the task is in, as trio keeps it. There is no public name for it; without this one nobody would notice one that was left open."""
-    return getattr(trio.lowlevel.current_task(), "_cancel_status", None)
-
-
 class Lane:
     """Where one task does one piece of work after another: a block around all of them, which keeps a scope for them.
 
@@ -27,12 +22,13 @@ class Lane:
     meant, and the next one gets another. Between two pieces nobody has hold of the scope.
     """
 
-    __slots__ = ("deadlines", "innermost", "scope")
+    __slots__ = ("_innermost", "_task", "deadlines", "scope")
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
         self.scope: trio.CancelScope | None = None
-        self.innermost: object = None
+        self._task = trio.lowlevel.current_task()
+        self._innermost: object = None
 
     def __enter__(self) -> Lane:
         return self
@@ -41,8 +37,13 @@ class Lane:
         """A scope to be in from now on."""
         scope = self.scope = trio.CancelScope()
         scope.__enter__()
-        self.innermost = _innermost()
+        self._innermost = getattr(self._task, "_cancel_status", None)
         return scope
+
+    @property
+    def is_left_open(self) -> bool:
+        """Whether the task is in another scope than this one. Only trio itself knows, and has no public name for it; without it nobody would notice."""
+        return getattr(self._task, "_cancel_status", None) is not self._innermost
 
     @_ki_safe
     def __exit__(
@@ -136,7 +137,7 @@ class Running:
     def close_left_open(self) -> None:
         """Close the scopes that foreign code has left open in the block. What they have asked for is not meant for us; what was asked of us still holds."""
         lane = self._lane
-        if _innermost() is not lane.innermost:
+        if lane.is_left_open:
             lane.__exit__(None, None, None)
             self._scope = lane.open()
             if self._cancelled:
@@ -157,7 +158,7 @@ class Running:
             caught = scope.__exit__(kind, value, trace)
             self.cancelled_caught = scope.cancelled_caught
             return caught
-        if _innermost() is not lane.innermost:
+        if lane.is_left_open:
             lane.__exit__(kind, value, trace)  # A scope was left open, and must not hit the next piece of work.
         return False
 
