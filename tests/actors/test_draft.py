@@ -116,3 +116,14 @@ def test_pieces_become_parts_and_a_signature_seals_its_own():
         Text("two words"),
         Text("signed", Opaque("p", {"s": "x"})),
     )
+
+
+def test_a_chunk_of_a_derived_class_is_taken_as_what_it_is_derived_from() -> None:
+    """M1: a client may hang something of its own on its chunks."""
+
+    class Marked(TextChunk):
+        mark = 1
+
+    draft = Draft()
+    draft.add(Marked("Hello"))
+    assert draft.text == "Hello"

@@ -8,7 +8,8 @@ whole; half-built ones never do (L13). Lengths of the pieces are kept as they ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE as _NO_USAGE
@@ -77,75 +78,87 @@ class Draft:
         self.progressed = False
 
     def add(self, chunk: Chunk) -> None:
-        match chunk:
-            case TextChunk(text, opaque):
-                if type(text) is not str or opaque is not None:
-                    _check_text(text, opaque)
-                if self._thinking:
-                    self._close_thinking()
-                if opaque is not None and self._text:
-                    # A signature belongs to its own part alone: what came before is not covered by it.
-                    self._close_text()
-                self._text.append(text)
-                self.cuts.append(len(text))
-                self.chars += len(text)
-                if opaque is not None:
-                    self._close_text(opaque)
-                if not self.progressed and text and not text.isspace():
-                    self.progressed = True
-            case ThinkingChunk(text, signature, opaque):
-                if type(text) is not str or signature is not None or opaque is not None:
-                    _check_text(text, opaque, signature)
-                if self._text:
-                    self._close_text()
-                if opaque is not None and text and self._thinking:
-                    self._close_thinking()
-                if text:
-                    self._thinking.append(text)
-                    self.cuts.append(len(text))
-                    self.chars += len(text)
-                    if not text.isspace():
-                        self.progressed = True
-                if signature is not None or opaque is not None:
-                    self._close_thinking(signature, opaque)
-            case CallStart(index, name, id, opaque):
-                _check_text(name, opaque, id)
-                if self._text or self._thinking:
-                    self.close_parts()
-                call = self._calls[index] = OpenCall(name, id, opaque)
-                self._order.append(call)
+        take = _TAKEN_BY.get(type(chunk)) or _taken_as_its_base(chunk)
+        take(self, chunk)
+
+    def _take_text(self, chunk: TextChunk) -> None:
+        text, opaque = chunk.text, chunk.opaque
+        if type(text) is not str or opaque is not None:
+            _check_text(text, opaque)
+        if self._thinking:
+            self._close_thinking()
+        if opaque is not None and self._text:
+            # A signature belongs to its own part alone: what came before is not covered by it.
+            self._close_text()
+        self._text.append(text)
+        self.cuts.append(len(text))
+        self.chars += len(text)
+        if opaque is not None:
+            self._close_text(opaque)
+        if not self.progressed and text and not text.isspace():
+            self.progressed = True
+
+    def _take_thinking(self, chunk: ThinkingChunk) -> None:
+        text, signature, opaque = chunk.text, chunk.signature, chunk.opaque
+        if type(text) is not str or signature is not None or opaque is not None:
+            _check_text(text, opaque, signature)
+        if self._text:
+            self._close_text()
+        if opaque is not None and text and self._thinking:
+            self._close_thinking()
+        if text:
+            self._thinking.append(text)
+            self.cuts.append(len(text))
+            self.chars += len(text)
+            if not text.isspace():
                 self.progressed = True
-            case CallDelta(index, fragment):
-                if type(fragment) is not str:
-                    _check_text(fragment)
-                self.chars += len(fragment)
-                if index in self._calls:
-                    self._calls[index].buffer.append(fragment)
-            case CallEnd(index, arguments, opaque):
-                if opaque is not None:
-                    _check_opaque(opaque)
-                if arguments and not _is_flat(arguments):
-                    _is_json(arguments)  # However deep: what is too deep is for the model to hear of (L19).
-                if index in self._calls:
-                    call = self._calls[index]
-                    call.ended = True
-                    call.arguments = arguments
-                    call.opaque = opaque if opaque is not None else call.opaque
-            case Done(stop_reason, detail):
-                _check_text(stop_reason, None, detail)
-                self.done = chunk
-            case PartChunk(part):
-                _check_part(part)
-                self.close_parts()
-                self._order.append(part)
-                self.progressed = True
-            case UsageChunk(usage):
-                _check_usage(usage)
-                self.usage = usage
-            case KeepAlive():
-                pass
-            case _:
-                raise TypeError(f"{type(chunk).__name__} is no chunk; give TextChunk, CallStart, Done...")
+        if signature is not None or opaque is not None:
+            self._close_thinking(signature, opaque)
+
+    def _take_call_start(self, chunk: CallStart) -> None:
+        _check_text(chunk.name, chunk.opaque, chunk.id)
+        if self._text or self._thinking:
+            self.close_parts()
+        call = self._calls[chunk.index] = OpenCall(chunk.name, chunk.id, chunk.opaque)
+        self._order.append(call)
+        self.progressed = True
+
+    def _take_call_delta(self, chunk: CallDelta) -> None:
+        fragment = chunk.fragment
+        if type(fragment) is not str:
+            _check_text(fragment)
+        self.chars += len(fragment)
+        if chunk.index in self._calls:
+            self._calls[chunk.index].buffer.append(fragment)
+
+    def _take_call_end(self, chunk: CallEnd) -> None:
+        arguments, opaque = chunk.arguments, chunk.opaque
+        if opaque is not None:
+            _check_opaque(opaque)
+        if arguments and not _is_flat(arguments):
+            _is_json(arguments)  # However deep: what is too deep is for the model to hear of (L19).
+        if chunk.index in self._calls:
+            call = self._calls[chunk.index]
+            call.ended = True
+            call.arguments = arguments
+            call.opaque = opaque if opaque is not None else call.opaque
+
+    def _take_part(self, chunk: PartChunk) -> None:
+        _check_part(chunk.part)
+        self.close_parts()
+        self._order.append(chunk.part)
+        self.progressed = True
+
+    def _take_usage(self, chunk: UsageChunk) -> None:
+        _check_usage(chunk.usage)
+        self.usage = chunk.usage
+
+    def _take_done(self, chunk: Done) -> None:
+        _check_text(chunk.stop_reason, None, chunk.detail)
+        self.done = chunk
+
+    def _take_nothing(self, chunk: KeepAlive) -> None:
+        pass
 
     def close_parts(self) -> None:
         if self._text:
@@ -207,6 +220,27 @@ class Draft:
     @property
     def thinking(self) -> str:
         return "".join(item.text for item in self._order if isinstance(item, Thinking)) + "".join(self._thinking)
+
+
+_Take: TypeAlias = Callable[[Draft, Any], None]
+_TAKEN_BY: dict[type, _Take] = {
+    TextChunk: Draft._take_text,
+    ThinkingChunk: Draft._take_thinking,
+    CallStart: Draft._take_call_start,
+    CallDelta: Draft._take_call_delta,
+    CallEnd: Draft._take_call_end,
+    PartChunk: Draft._take_part,
+    UsageChunk: Draft._take_usage,
+    KeepAlive: Draft._take_nothing,
+    Done: Draft._take_done,
+}
+
+
+def _taken_as_its_base(chunk: object) -> _Take:
+    for base in type(chunk).__mro__:
+        if base in _TAKEN_BY:
+            return _TAKEN_BY[base]
+    raise TypeError(f"{type(chunk).__name__} is no chunk; give TextChunk, CallStart, Done...")
 
 
 def _check_text(text: object, opaque: object = None, also: object = None) -> None:

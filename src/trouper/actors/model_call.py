@@ -36,6 +36,9 @@ _NOTE_EVERY_S = 0.5
 #: Who is told to wait longer than this does not: the turn ends, and its fault says how long it would have been (L11).
 _ADVICE_MAX_S = 3_600.0
 
+#: Chunks that do not hold off the idle deadline (L12).
+_NO_SPEECH = frozenset({KeepAlive, UsageChunk})
+
 
 @frozen
 class Failed:
@@ -196,18 +199,16 @@ class ModelCall:
         note_at = now + _FIRST_NOTE_S if self._on_note is not None else float("inf")
         limit = self._limits.reply_chars
         async for chunk in chunks:
-            if type(chunk) is KeepAlive or type(chunk) is UsageChunk:
-                draft.add(chunk)
-                continue
-            if type(chunk) is TextChunk and not chunk.text and chunk.opaque is None:
-                draft.add(chunk)  # Some servers send empty text to keep the connection open: that is no speech (L12).
-                continue
             if type(chunk) is Switched:
                 check_fault(chunk.fault)
                 if self._on_retry is not None:
                     self._on_retry(self._number, chunk.fault, 0.0)
                 continue
             draft.add(chunk)
+            if type(chunk) in _NO_SPEECH:
+                continue
+            if type(chunk) is TextChunk and not chunk.text and chunk.opaque is None:
+                continue  # Some servers send empty text to keep the connection open: that is no speech either (L12).
             now = read_clock()
             idle_end = now + deadlines.idle_s
             running.extend(idle_end if idle_end < step_end else step_end)

@@ -17,7 +17,7 @@ class TextDelta:
     text: str
 
 
-@frozen
+@frozen(frequent=True)
 class ThinkingDelta:
     """A piece of the model's reasoning."""
 
@@ -25,7 +25,7 @@ class ThinkingDelta:
     text: str
 
 
-@frozen
+@frozen(frequent=True)
 class CallAnnounced:
     """The model has begun to write a tool call; its arguments are still coming."""
 

@@ -84,7 +84,7 @@ class Switched:
     fault: Fault
 
 
-@frozen
+@frozen(frequent=True)
 class Done:
     """The provider's own end marker."""
 
