@@ -60,9 +60,13 @@ def parse_arguments(arguments: object) -> Parsed:
         )
     _check_depth(arguments, in_strings=False)
     try:
-        return guarded(_DECODER.decode(arguments))
+        value = _DECODER.decode(arguments)
     except json.JSONDecodeError as error:
         return _repaired(arguments, error)
+    # The decoder refuses numbers that cannot be kept. Without escapes, ASCII has no lone surrogates; and so short a text has not too many keys.
+    if arguments.isascii() and "\\" not in arguments and len(arguments) <= KEYS_MAX:
+        return Parsed(value)
+    return guarded(value)
 
 
 def parse_json(text: str) -> Json:
