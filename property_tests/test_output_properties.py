@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trouper.tools import ToolResult, shape_output, terminal_text
-from trouper.tools.output import cut_text
+from trouper.tools.output import Shaped, cut_text, is_plain
+from trouper.tools.results import as_result
 from trouper.tools.terminal_text import clean_text
 
 pieces = st.sampled_from(
@@ -53,6 +54,14 @@ def test_shaped_content_is_within_the_limit_and_clean(content: Any, limit: int, 
     if shaped.full_text is None:
         assert not any(note.startswith("cut") for note in shaped.notes)
         assert shape_output(ToolResult(shaped.content), limit=limit).content == shaped.content
+
+
+@settings(max_examples=200, deadline=None)
+@given(json_noise | st.integers() | st.floats() | st.booleans(), st.integers(0, 200))
+def test_what_is_plain_would_have_come_out_as_it_is(returned: Any, limit: int) -> None:
+    if is_plain(returned, limit):
+        assert shape_output(as_result(returned, "t"), limit=limit) == Shaped(returned)
+        assert size(returned) <= limit
 
 
 @settings(max_examples=200, deadline=None)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from trouper.tools import OUTPUT_MAX, ToolResult, shape_output
-from trouper.tools.output import cut_text
+from trouper.tools.output import cut_text, is_plain
 from trouper.tools.terminal_text import clean_text
 
 
@@ -154,3 +154,15 @@ def test_raw_output_is_never_shown() -> None:
 @pytest.mark.parametrize("limit", [0, 1, 10, 80, 200])
 def test_tiny_limits_hold(limit: int) -> None:
     assert len(shape_output(ToolResult("😀" * 1_000), limit=limit).content.encode()) <= limit
+
+
+@pytest.mark.parametrize("returned", ["", "text", "é" * 100, True, None, 0, 2**64 - 1])
+def test_what_most_tools_return_is_plain(returned: object) -> None:
+    """T9."""
+    assert is_plain(returned, 1_000)
+
+
+@pytest.mark.parametrize("returned", ["x" * 1_001, "\x1b[31mred", "\ud800", 2**64, 1.5, [], {}, ToolResult("text")])
+def test_what_has_to_be_looked_at_is_not_plain(returned: object) -> None:
+    """T9."""
+    assert not is_plain(returned, 1_000)

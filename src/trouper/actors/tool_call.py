@@ -22,7 +22,7 @@ from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.errors import ConnectionRequired, ToolError
 from trouper.tools.off_loop import off_loop
-from trouper.tools.output import Shaped, is_heavy, shape_output
+from trouper.tools.output import Shaped, is_heavy, is_plain, shape_output
 from trouper.tools.results import ToolResult, as_result, is_large
 
 logger = logging.getLogger("trouper.tools")
@@ -81,10 +81,16 @@ async def run_tool(
         try:
             invoke = tool.invoke_background if background and tool.invoke_background is not None else tool.invoke
             returned = await invoke(arguments, context)
-            if is_large(returned):
-                result = await off_loop(partial(as_result, returned, tool.name, large=True))
+            if is_plain(returned, output_bytes) and not tool.hints.persist_output:
+                outcome, shaped = Outcome.OK, Shaped(returned)
             else:
-                result = as_result(returned, tool.name, large=False)
+                if is_large(returned):
+                    result = await off_loop(partial(as_result, returned, tool.name, large=True))
+                else:
+                    result = as_result(returned, tool.name, large=False)
+                outcome = Outcome.ERROR if result.is_error else Outcome.OK
+                persist = bool(tool.hints.persist_output)
+                images = result.images
         except BaseException as caught:
             running.close_left_open()
             outside = from_outside(caught)
@@ -101,10 +107,6 @@ async def run_tool(
                 result = ToolResult(told, is_error=True)
             else:
                 shaped = Shaped(INTERNAL)
-        else:
-            outcome = Outcome.ERROR if result.is_error else Outcome.OK
-            persist = bool(tool.hints.persist_output)
-            images = result.images
         if result is not None:
             keep = host.keep
             saved_as = f"outputs/{call}.txt" if keep is not None else None

@@ -14,13 +14,15 @@ import orjson
 from trouper.core.messages import Json
 from trouper.core.values import frozen
 from trouper.tools.large import LARGE, LEAVES, cleaned, json_pieces, weight
-from trouper.tools.results import ToolResult, is_large
-from trouper.tools.terminal_text import slices
+from trouper.tools.results import ToolResult, fits_64_bits, is_large
+from trouper.tools.terminal_text import clean_text, slices
 
 #: Bytes of one result that a model is given.
 OUTPUT_MAX = 65_536
 #: No text inside a result is cut shorter than this; rather the whole is shown as cut text.
 _LEAF_MIN = 256
+#: No character takes more.
+_CHARACTER_BYTES = 4
 #: No number, boolean or null is longer.
 _LEAF_BYTES = 32
 #: Shares of the room: the rest is the tail's.
@@ -46,6 +48,14 @@ class Shaped:
     full_text: str | None = None
     #: What was done to the output.
     notes: tuple[str, ...] = ()
+
+
+def is_plain(returned: object, limit: int) -> bool:
+    """Whether the model can be given what a tool returned as it is: most results are short, clean text or a number, and need nothing of what follows."""
+    kind = type(returned)
+    if kind is str:
+        return len(returned) * _CHARACTER_BYTES <= limit and clean_text(returned) is returned  # type: ignore[arg-type]
+    return limit >= _LEAF_BYTES and (kind is bool or returned is None or (kind is int and fits_64_bits(returned)))  # type: ignore[arg-type]
 
 
 def is_heavy(result: ToolResult) -> bool:

@@ -64,6 +64,11 @@ def is_large(returned: object) -> bool:
     return kind is not str and kind not in LEAVES and weight(returned) >= LARGE
 
 
+def fits_64_bits(number: int) -> bool:
+    """Whether orjson writes it."""
+    return _INTEGER_MIN <= number <= _INTEGER_MAX
+
+
 def as_result(returned: object, tool: str, large: bool | None = None) -> ToolResult:
     """What the tool returned, checked and detached from the tool's own objects. `ToolError` and `ConnectionRequired` may be returned as well as raised.
 
@@ -74,7 +79,7 @@ def as_result(returned: object, tool: str, large: bool | None = None) -> ToolRes
         return ToolResult(_text(returned, tool))  # type: ignore[arg-type]
     if kind is bool or returned is None:
         return ToolResult(returned)
-    if kind is int and _INTEGER_MIN <= returned <= _INTEGER_MAX:  # type: ignore[operator]
+    if kind is int and fits_64_bits(returned):  # type: ignore[arg-type]
         return ToolResult(returned)
     if kind is ToolResult:
         return _checked(returned, tool, large)  # type: ignore[arg-type]
