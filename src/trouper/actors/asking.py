@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from trouper.actors.draft import Draft
 from trouper.actors.ground import Outfit, WorkHost
@@ -79,14 +79,10 @@ class Asking:
             settled=self._host.ground.redact.settled,
         )
 
-        async def finish(finished: Draft | Failed) -> Command:
+        def finish(finished: Draft | Failed) -> Awaitable[Command]:
             if isinstance(finished, Draft):
-                return await self._reply(outfit, turn, step_number, finished)
-            draft = call.draft
-            partial = draft.partial() if draft.progressed else None
-            return DeliverFault(
-                turn, step_number, finished.fault, self._host.now(), partial, draft.usage, draft.progressed
-            )
+                return self._reply(outfit, turn, step_number, finished)
+            return self._failure(turn, step_number, call.draft, finished.fault)
 
         self._call, self._about = call, (turn, step_number)
         notes = self._host.ground.notes
@@ -120,6 +116,10 @@ class Asking:
             mismatch=mismatch(message.text, schema) if schema is not None and not preparations else None,
             approval_s=outfit.limits.approval_s,
         )
+
+    async def _failure(self, turn: int, step_number: int, draft: Draft, fault: Fault) -> DeliverFault:
+        partial = draft.partial() if draft.progressed else None
+        return DeliverFault(turn, step_number, fault, self._host.now(), partial, draft.usage, draft.progressed)
 
     def _request(self, outfit: Outfit, turn: int, step_number: int) -> ModelRequest:
         history = self._host.state.history
