@@ -395,6 +395,64 @@ async def test_artifacts_of_failed_and_cancelled_runs(open_checked: Any, autojum
     assert (root / ".background" / tasks["bad"].id / "output.log").read_text() == "[stderr] oh no"
 
 
+@pytest.mark.parametrize("ending", ["grace", "no grace", "close"])
+async def test_a_run_that_is_ended_from_outside_leaves_what_it_has_written(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path, ending: str
+) -> None:
+    """B9, T9: `output.log` and `result.json` are there at every end, and the record says where; what comes later changes neither."""
+
+    @tool(background=True)
+    async def deaf(context: ToolContext) -> str:
+        """Does not listen."""
+        context.output("stdout", "so far\n")
+        with trio.CancelScope(shield=True):
+            await trio.sleep(8.0)
+        context.output("stdout", "too late\n")
+        return "done anyway"
+
+    limits = Limits(grace_s=0.0 if ending == "no grace" else 5.0)
+    async with open_checked(
+        Scripted([], exhausted="repeat"), tools=[deaf], limits=limits, **with_files(open_checked, tmp_path)
+    ) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("deaf", signal_on_completion=False)
+        await trio.testing.wait_all_tasks_blocked()
+        await (session.close() if ending == "close" else session.cancel(task.id))
+        ended = await session.wait_task(task.id)
+        assert ended.state is TaskState.CANCELLED
+        assert ended.result_path == f"{task.about.directory}/result.json"
+        await trio.sleep(10.0)
+    directory = tmp_path / "files" / "a" / task.about.directory
+    assert (directory / "output.log").read_text() == "[stdout] so far\n"
+    assert json.loads((directory / "result.json").read_text())["status"] == "cancelled"
+
+
+async def test_without_a_grace_period_a_run_that_stops_at_once_still_leaves_its_files(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B9: the grace is for tools that take their time to stop, and not for the writing of their files."""
+    probe = Probe()
+    async with open_checked(
+        Scripted([], exhausted="repeat"),
+        tools=[probe.slow()],
+        limits=Limits(grace_s=0.0),
+        **with_files(open_checked, tmp_path),
+    ) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("slow", {"seconds": 60.0, "say": "so far"}, signal_on_completion=False)
+        await probe.started_event.wait()
+        await session.cancel(task.id)
+        ended = await session.wait_task(task.id)
+        assert ended.state is TaskState.CANCELLED and ended.result_path is not None
+        quick = await session.spawn("slow", {"seconds": 0.1}, signal_on_completion=False)
+        done = await session.wait_task(quick.id)
+        assert done.state is TaskState.SUCCEEDED and done.result_path is not None
+    directory = tmp_path / "files" / "a" / task.about.directory
+    assert (directory / "output.log").read_text() == "[stdout] so far"
+    assert json.loads((directory / "result.json").read_text())["status"] == "cancelled"
+    assert "not written" not in caplog.text
+
+
 async def test_runs_that_end_together_have_their_files_written_by_few(tmp_path: Path) -> None:
     """B5, B9: each thread competes with the event loop, and a cancel must not wait for all of them."""
     async with open_runtime(tmp_path, durability="memory") as runtime:

@@ -50,6 +50,10 @@ from trouper.tools.guards.rooted import RootedFiles
 
 logger = logging.getLogger("trouper.runs")
 
+#: How long an end waits for its files when many are to be written. The grace is for tools that take their time to stop, and may be nothing.
+_SAVE_S = 5.0
+_NOT_IN_TIME = "Cancelled; it did not stop in time."
+
 #: The events that concern executions under way.
 OBSERVED = frozenset(
     {
@@ -116,6 +120,8 @@ class Runs:
         self._host = host
         self._calls: dict[CallId, Run] = {}
         self._tasks: dict[TaskId, Run] = {}
+        #: Tasks that somebody is about to end: he alone writes their files, so that these say what the record will.
+        self._ending: set[TaskId] = set()
         self._reporter = Reporter(host.limits.heartbeat_s)
 
     # -- executions
@@ -207,6 +213,9 @@ class Runs:
         attempt = run.attempt
         # What comes after the task's end is late: it is noted, and changes neither the record nor the files (I9).
         is_late = found.ended or found.attempt != attempt
+        if not is_late and not self._claim(found.id):
+            is_late = True
+            await self._wait_ended(found.id)
         saved = not is_late and await self._save(found.about, run.log, end, ended.content)
         self._forget(run)
         return task_text.end_command(
@@ -235,7 +244,7 @@ class Runs:
         if run is not None:
             self._end(run)
             self._forget(run)
-        if found is None or found.cancel_requested_at is None or found.attempt != attempt:
+        if found is None or found.cancel_requested_at is None or found.attempt != attempt or not self._claim(found.id):
             return None
         saved = await self._save(found.about, run.log if run is not None else "", "cancelled", "Cancelled.")
         return EndTask(
@@ -246,6 +255,46 @@ class Runs:
             summary=task_text.summary_text(found.about, "cancelled", None),
             result_path=task_text.result_path(found.about) if saved else None,
         )
+
+    async def after_grace(self, task_id: TaskId, attempt: int) -> EndTask:
+        """A run that was cancelled and has not stopped in time is ended without it; what it has written so far is kept (B9, I24)."""
+        host = self._host
+        run, found, result_path = self._tasks.get(task_id), host.state.tasks.live.get(task_id), None
+        if not self._claim(task_id):
+            # It has stopped after all, and its files are being written: this waits no longer than they do.
+            await trio.sleep(_SAVE_S)
+        elif run is not None and found is not None:
+            run.flush(final=True)
+            if await self._save(found.about, run.log, "cancelled", _NOT_IN_TIME):
+                result_path = task_text.result_path(found.about)
+        return EndTask(task_id, attempt, "cancelled", host.now(), summary=_NOT_IN_TIME, result_path=result_path)
+
+    async def save_abandoned(self) -> tuple[TaskId, ...]:
+        """Write the files of the runs that end because their session is closed, with what they have written so far. Before they end, as in `save_lost`."""
+        saved: list[TaskId] = []
+
+        async def save(found: Task, run: Run) -> None:
+            if await self._save(found.about, run.log, "cancelled", "The session was closed."):
+                saved.append(found.id)
+
+        async with trio.open_nursery() as nursery:
+            for task_id, run in tuple(self._tasks.items()):
+                found = self._host.state.tasks.live.get(task_id)
+                if found is not None and self._claim(task_id):
+                    nursery.start_soon(save, found, run)
+        return tuple(sorted(saved))
+
+    def _claim(self, task_id: TaskId) -> bool:
+        """Whether its end is ours to bring about."""
+        if task_id in self._ending:
+            return False
+        self._ending.add(task_id)
+        return True
+
+    async def _wait_ended(self, task_id: TaskId) -> None:
+        """Until the end that somebody else brings about is on record: ours is not to come before it."""
+        while task_id in self._host.state.tasks.live and await self._host.watches.wait_task(task_id):
+            pass
 
     async def _save(self, about: NewTask, log: str, end: End, content: Json) -> bool:
         """Write `output.log` and `result.json`; whether they are there (B9). Shielded: they belong to the end, which is already certain."""
@@ -262,7 +311,7 @@ class Runs:
             files.write(task_text.log_path(about), redact.text(log).encode("utf-8", "replace"))
             files.write(task_text.result_path(about), document)
 
-        with trio.move_on_after(self._host.limits.grace_s) as scope:
+        with trio.move_on_after(_SAVE_S) as scope:
             scope.shield = True
             try:
                 await self._host.run_ground.in_run_thread(write)
@@ -310,7 +359,10 @@ class Runs:
                     self._tasks[task_id].take_message(message.text)
             case TaskInputAnswered(task_id=task_id, answer=answer):
                 host.run_ground.input_answered(host.session, task_id, answer)
-            case TaskInputRequested() | TaskSucceeded() | TaskFailed() | TaskCancelled() | TaskInterrupted():
+            case TaskSucceeded() | TaskFailed() | TaskCancelled() | TaskInterrupted():
+                self._ending.discard(event.task_id)
+                host.watches.task_changed(event.task_id)
+            case TaskInputRequested():
                 host.watches.task_changed(event.task_id)
             case NotificationQueued() | NotificationsRequeued():
                 host.watches.notified()

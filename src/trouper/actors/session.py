@@ -249,7 +249,15 @@ class SessionActor:
         if self._turnstile.taken:
             await self._turnstile.wait_free()
         with self._turnstile:
+            if self.state.tasks.live:
+                batch = [(await self._with_files(command), reply) for command, reply in batch]
             self._spawn(await self._decide(batch))
+
+    async def _with_files(self, command: Command | None) -> Command | None:
+        """Whoever closes the session ends its runs; what these leave behind is written first, so that their end can say where it is (B9)."""
+        if type(command) is not Close:
+            return command
+        return changed(command, saved=await self._worker.runs.save_abandoned())
 
     @ki_safe
     async def relay(self, command: Command) -> Started | None:

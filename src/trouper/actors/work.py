@@ -38,7 +38,6 @@ from trouper.core.schedule import REBASE_AFTER_S, ActOnFire, AwaitDue, ClaimFire
 from trouper.core.session import WALL_TIME
 from trouper.core.settings import WARN_SHARE
 from trouper.core.task import AwaitTaskStopped, RunTask
-from trouper.core.task_events import EndTask
 from trouper.core.task_record import Link, NewTask
 from trouper.tools.context import ToolContext
 from trouper.tools.errors import ToolError
@@ -192,9 +191,7 @@ class Worker:
             case AwaitTaskStopped(task_id, attempt):
                 # By trio's clock, which nobody sets; a process that ends meanwhile leaves it to the next one's recovery.
                 await trio.sleep(self._host.limits.grace_s)
-                return EndTask(
-                    task_id, attempt, "cancelled", self._host.now(), summary="Cancelled; it did not stop in time."
-                )
+                return await self.runs.after_grace(task_id, attempt)
             case _:
                 raise AssertionError(work)  # The others have a scope of their own: see `run`.
 

@@ -12,7 +12,7 @@ from trouper.core.calls import Call
 from trouper.core.commands import ActFire, DeliverResult, Recover, SpillCall
 from trouper.core.decision import Decision
 from trouper.core.events import CallEnded
-from trouper.core.ids import NotificationId, ScheduleId, SessionId
+from trouper.core.ids import NotificationId, ScheduleId, SessionId, TaskId
 from trouper.core.messages import Outcome
 from trouper.core.notification import (
     AcknowledgeNotifications,
@@ -178,9 +178,9 @@ def recover(decision: Decision, command: Recover) -> None:
         decide_schedule(decision, RecoverFires(command.at))
 
 
-def close(decision: Decision, at: float, reason: str) -> None:
+def close(decision: Decision, at: float, reason: str, saved: tuple[TaskId, ...]) -> None:
     """A closed session leaves nothing behind (I20)."""
-    for event in task.abandon(decision.state.tasks, at, reason or "The session was closed."):
+    for event in task.abandon(decision.state.tasks, at, reason or "The session was closed.", saved):
         decision.emit(event)
     for schedule_id in tuple(decision.state.schedules.active):
         decide_schedule(decision, schedule.CancelSchedule(ScheduleId(schedule_id), at, "the session was closed"))

@@ -201,6 +201,8 @@ class Close:
     partial: Message | None = None
     #: What it had cost until then, as far as the provider has said.
     usage: Usage = NO_USAGE
+    #: Tasks that this ends, and whose files were written for that (B9).
+    saved: tuple[TaskId, ...] = ()
 
 
 @frozen

@@ -197,12 +197,12 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             if state.phase is not NEW:
                 raise CommandRejected(f"session {state.session!r} is open already", session=state.session)
             decision.emit(SessionOpened(command.session, command.at, command.system, command.parent))
-        case Close(at, reason, partial, usage):
+        case Close(at, reason, partial, usage, saved):
             if state.turn is not None:
                 end_turn(decision, at, "interrupt", TURN_ENDED, partial=partial, detail=reason, usage=usage)
             elif state.phase is TIDYING:
                 compacting.give_up(decision, usage)
-            background.close(decision, at, reason)
+            background.close(decision, at, reason, saved)
             decision.emit(SessionClosed(reason, at))
         case _:
             assert_never(command)

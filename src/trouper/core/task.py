@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TypeAlias, assert_never
 
 from trouper._errors import CommandRejected
+from trouper.core import task_text
 from trouper.core.ids import TaskId
 from trouper.core.lifecycle import move
 from trouper.core.messages import Fault
@@ -120,9 +121,18 @@ def outstanding(tasks: Tasks) -> dict[tuple[str, TaskId, int], TaskWork]:
     return work
 
 
-def abandon(tasks: Tasks, at: float, reason: str) -> tuple[TaskEvent, ...]:
-    """The end of every live task: a session that closes leaves none behind (I20)."""
-    return tuple(TaskCancelled(task.id, task.attempt, at, summary=reason) for task in tasks.live.values())
+def abandon(tasks: Tasks, at: float, reason: str, saved: tuple[TaskId, ...] = ()) -> tuple[TaskEvent, ...]:
+    """The end of every live task: a session that closes leaves none behind (I20). `saved`: those whose files are there."""
+    return tuple(
+        TaskCancelled(
+            task.id,
+            task.attempt,
+            at,
+            summary=reason,
+            result_path=task_text.result_path(task.about) if task.id in saved else None,
+        )
+        for task in tasks.live.values()
+    )
 
 
 # --- decide ---
