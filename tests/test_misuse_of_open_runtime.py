@@ -25,6 +25,7 @@ from trouper import (
 from trouper._errors import ToolDefinitionError
 from trouper.actors import recording
 from trouper.core.notification import NotificationsAcknowledged
+from trouper.journal import MemoryDisk
 from trouper.models.chunks import Chunk, Done, TextChunk
 from trouper.models.fallback import Fallback
 from trouper.models.scripted import call, reply, stall
@@ -55,6 +56,9 @@ async def fine() -> str:
         {"root": "a\0b"},
         {"root": "a\ud800b"},
         {"environment": 5},
+        {"disk": 5},
+        {"disk": "/dev/sda"},
+        {"disk": MemoryDisk},
     ],
     ids=lambda mistake: next(iter(mistake)),
 )

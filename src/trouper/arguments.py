@@ -63,6 +63,13 @@ def environment_of(environment: Environment | None) -> Environment:
     return environment
 
 
+def check_disk(disk: object) -> None:
+    if disk is not None and (isinstance(disk, type) or not isinstance(disk, Disk)):
+        raise ConfigError(
+            f"disk={disk!r} is no disk; leave it out, unless you test: then give a CrashDisk() or MemoryDisk()"
+        )
+
+
 def check_tools(tools: object) -> None:
     if isinstance(tools, Tool | str) or not isinstance(tools, Iterable):
         raise ConfigError(f"tools={tools!r} is no list of tools; write tools=[...]")

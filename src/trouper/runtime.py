@@ -32,7 +32,7 @@ from trouper.actors.reference import Inbox
 from trouper.actors.restart import NEVER
 from trouper.actors.session import SESSION_RESTART
 from trouper.actors.supervisor import Supervisor, open_supervisor
-from trouper.arguments import all_of, check_arguments, default_model, environment_of, places_for, root_path
+from trouper.arguments import all_of, check_arguments, check_disk, default_model, environment_of, places_for, root_path
 from trouper.block import Block
 from trouper.core.settings import Budget, Limits
 from trouper.foreign import alone
@@ -91,6 +91,7 @@ async def _open_runtime(
     limits = Limits() if limits is None else limits
     budget = Budget() if budget is None else budget
     check_arguments(root, model, tools, limits, budget)
+    check_disk(disk)
     rules, all_hooks = all_of(Rule, policies, "policies"), all_of(Hooks, hooks, "hooks")
     path = root_path(root, durability)
     outfit = Outfit(

@@ -18,7 +18,7 @@ import fcntl
 import os
 import stat
 import sys
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 FILE_MODE = 0o600
 #: The text of a lock file is far shorter.
@@ -53,6 +53,7 @@ class Lock(Protocol):
         """Close it, with the text of the file, and the times of file and directory, as they were before: for a holder that has been refused."""
 
 
+@runtime_checkable
 class Disk(Protocol):
     """The calls on names. Paths are absolute strings."""
 
