@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pydoc
 import threading
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime
@@ -187,6 +188,12 @@ async def test_decorated_function_is_still_callable() -> None:
     assert twice("ab") == "abab"
     assert list(inspect.signature(twice).parameters) == ["word"]
     assert twice.__name__ == "twice"
+
+
+def test_the_class_of_tools_can_be_looked_at() -> None:
+    """T1: `help(Tool)` and its signature say how a toolset makes one, whatever those of a single tool say."""
+    assert list(inspect.signature(Tool).parameters)[:4] == ["name", "description", "parameters", "invoke"]
+    assert "One tool." in pydoc.render_doc(Tool) and "message" in pydoc.render_doc(echo)
 
 
 def test_tool_without_function_says_how_to_run_it() -> None:

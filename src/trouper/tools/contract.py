@@ -141,6 +141,15 @@ def _checked_needs(tool: Tool, attribute: object, needs: frozenset[str]) -> None
         )
 
 
+class _of_each_tool(property):
+    """A property that the class itself does not have: `inspect.signature(Tool)` would take it for the function that the class stands for."""
+
+    def __get__(self, tool: Any, owner: type | None = None) -> Any:
+        if tool is None:
+            raise AttributeError("only a tool has it, not the class")
+        return super().__get__(tool, owner)
+
+
 @attrs.frozen(eq=False, repr=False)
 class Tool:
     """One tool. `@tool` makes it from a function; a toolset (an MCP server's, say) makes it from a schema and an `invoke` of its own."""
@@ -276,7 +285,7 @@ class Tool:
     def __name__(self) -> str:
         return cast(str, getattr(self.function, "__name__", self.name))
 
-    @property
+    @_of_each_tool
     def __wrapped__(self) -> Callable[..., Any]:
         # What `inspect.signature` and `help` look for.
         if self.function is None:
