@@ -182,6 +182,21 @@ async def test_another_threads_loop_is_told_how_to_call_and_disturbs_nobody(runt
     assert [info.id for info in runtime.sessions()] == ["s"]
 
 
+async def test_a_turn_that_is_read_in_another_threads_loop_says_so_and_goes_on_in_its_own(runtime: Runtime) -> None:
+    """I23: woken by a session of another loop, its reader would never be heard of again."""
+    session = await runtime.session("s")
+    async with session.turn("hi") as turn:
+
+        def elsewhere() -> None:
+            with pytest.raises(WrongLoop):
+                trio.run(turn.wait_ended)
+            with pytest.raises(WrongLoop):
+                asyncio.run(turn.wait_ended())
+
+        await trio.to_thread.run_sync(elsewhere)
+        assert (await turn.wait_ended()).text == "hello"
+
+
 def test_a_session_whose_runtime_is_closed_says_so_and_without_trio_that_it_needs_it() -> None:
     async def left() -> tuple[Runtime, Session]:
         async with open_runtime(durability="memory") as runtime:

@@ -102,6 +102,7 @@ class Turn:
         self._shape = shape
 
     def __aiter__(self) -> Turn:
+        self._session._check_here()
         return self
 
     async def __anext__(self) -> Any:
