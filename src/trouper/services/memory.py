@@ -17,6 +17,7 @@ import trio
 from trouper import checks, codec
 from trouper._errors import UsageError
 from trouper.actors.journal import JournalWriter
+from trouper.actors.request import ki_safe
 from trouper.core import memory
 from trouper.core.ids import MEMORY_STREAM, check_name
 from trouper.core.memory import Forget, ForgetExpired, Memories, MemoryCommand, Remember
@@ -118,6 +119,7 @@ class MemoryKeeper:
         found = [each for name in names for each in memory.listing(self.memories, name, at)]
         return [each for each in found if all(word in _words(each) for word in words)]
 
+    @ki_safe
     async def _decide(self, command: MemoryCommand) -> bool:
         """Journal, then evolve, then let the disk follow (as a session does); whether anything changed."""
         self._home.check()
