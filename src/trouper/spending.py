@@ -25,6 +25,7 @@ class Spending:
             if kind is ModelReplied or kind is ModelFailed or kind is CompactionEnded or kind is TurnEnded:
                 self.usage = self.usage + event.usage
                 if kind is ModelReplied:
+                    self.usage = self.usage + event.retried
                     self._tool_calls += len(event.preparations)
             elif kind is StepStarted:
                 self._steps += 1

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from session_watch import recorded, seen, watched
 
 from trouper import Deadlines, Limits, Retry, Usage
@@ -131,6 +132,52 @@ async def test_a_reply_that_its_own_provider_cannot_read_is_asked_for_once_more(
     async with open_checked(model) as runtime:
         result = await (await runtime.session("s")).ask("hello")
     assert result.error.kind == "server" and len(model.requests) == 2
+
+
+class Billed:
+    """Says what each attempt has cost, and gives a reply only to the last."""
+
+    name = "test:billed"
+    context_window = None
+
+    def __init__(self, *failures: Exception, hangs: bool = False) -> None:
+        self.failures = list(failures)
+        self.hangs = hangs
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+        yield self._chunks()
+
+    async def _chunks(self) -> AsyncIterator[Chunk]:
+        yield UsageChunk(Usage(input=1_000, output=10))
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.hangs:
+            await trio.sleep_forever()
+        yield TextChunk("hello")
+        yield Done("end_turn")
+
+
+async def test_attempts_that_came_to_nothing_count_as_what_they_cost(autojump_clock, open_checked):
+    """L24, L25, M9: a provider that says what an attempt has cost bills it, whether it is asked again or not. What was sent is the last request alone (L26)."""
+    async with open_checked(Billed(MalformedReply("broken"), NetworkFault("cut off"))) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("hi")
+        assert result.text == "hello" and result.usage == Usage(input=3_000, output=30)
+        assert session.statistics().usage == Usage(input=3_000, output=30) == runtime.statistics().usage
+        assert 1_000 <= session.statistics().tokens < 1_100
+    async with open_checked(Billed(*[MalformedReply("broken")] * 2)) as runtime:
+        result = await (await runtime.session("s")).ask("hi")
+        assert result.error is not None and result.usage == Usage(input=2_000, output=20)
+
+
+async def test_an_interrupt_counts_what_the_attempts_before_it_have_cost(autojump_clock, open_checked):
+    """L15, L24"""
+    async with open_checked(Billed(MalformedReply("broken"), hangs=True)) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("hi") as turn:
+            await trio.testing.wait_all_tasks_blocked()
+        assert turn.result.stop_reason == "interrupt" and turn.result.usage == Usage(input=2_000, output=20)
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,13 @@ class Asking:
         """What can be kept of a step's reply that the session has not taken in, and what it has cost: it may be complete, and on its way."""
         if self._call is None or self._about != (turn, step_number):
             return None, NO_USAGE
-        return self._call.draft.partial(), self._call.draft.usage
+        return self._call.draft.partial(), self._call.usage
 
     def spent_on(self, compaction: CompactionStarted) -> Usage:
         """What the summary for this compaction has cost so far, which the session has not taken in."""
         if self._summary is None or self._summary[0] is not compaction:
             return NO_USAGE
-        return self._summary[1].draft.usage
+        return self._summary[1].usage
 
     def forget(self) -> None:
         """The reply is part of the state, or the turn is over: nobody will ask what was said."""
@@ -81,8 +81,8 @@ class Asking:
 
         def finish(finished: Draft | Failed) -> Awaitable[Command]:
             if isinstance(finished, Draft):
-                return self._reply(outfit, turn, step_number, finished)
-            return self._failure(turn, step_number, call.draft, finished.fault)
+                return self._reply(outfit, turn, step_number, finished, call.retried)
+            return self._failure(turn, step_number, call, finished.fault)
 
         self._call, self._about = call, (turn, step_number)
         notes = self._host.ground.notes
@@ -92,7 +92,7 @@ class Asking:
         finally:
             notes.discard(call)
 
-    async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft) -> DeliverReply:
+    async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft, retried: Usage) -> DeliverReply:
         arguments: list[Json] = []
         preparations: list[Preparation] = []
         for call in draft.open_calls:
@@ -115,11 +115,13 @@ class Asking:
             cuts=tuple(draft.cuts),
             mismatch=mismatch(message.text, schema) if schema is not None and not preparations else None,
             approval_s=outfit.limits.approval_s,
+            retried=retried,
         )
 
-    async def _failure(self, turn: int, step_number: int, draft: Draft, fault: Fault) -> DeliverFault:
+    async def _failure(self, turn: int, step_number: int, call: ModelCall, fault: Fault) -> DeliverFault:
+        draft = call.draft
         partial = draft.partial() if draft.progressed else None
-        return DeliverFault(turn, step_number, fault, self._host.now(), partial, draft.usage, draft.progressed)
+        return DeliverFault(turn, step_number, fault, self._host.now(), partial, call.usage, draft.progressed)
 
     def _request(self, outfit: Outfit, turn: int, step_number: int) -> ModelRequest:
         history = self._host.state.history
@@ -160,10 +162,10 @@ class Asking:
 
         async def finish(finished: Draft | Failed) -> Command:
             if isinstance(finished, Failed):
-                return DeliverSummary(split, self._host.now(), usage=call.draft.usage, fault=finished.fault)
+                return DeliverSummary(split, self._host.now(), usage=call.usage, fault=finished.fault)
             if finished.open_calls:
                 fault = Fault("other", "the model called a tool instead of writing a summary")
-                return DeliverSummary(split, self._host.now(), usage=finished.usage, fault=fault)
-            return DeliverSummary(split, self._host.now(), finished.text, finished.usage)
+                return DeliverSummary(split, self._host.now(), usage=call.usage, fault=fault)
+            return DeliverSummary(split, self._host.now(), finished.text, call.usage)
 
         return await call.run(running, finish)

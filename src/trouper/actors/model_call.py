@@ -18,7 +18,7 @@ from trouper.actors.draft import Draft, check_fault
 from trouper.actors.running import Running
 from trouper.core.history import repaired, without_signatures
 from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
-from trouper.core.messages import Fault
+from trouper.core.messages import NO_USAGE, Fault, Usage
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed, frozen
 from trouper.foreign import alone, from_outside
@@ -74,6 +74,8 @@ class ModelCall:
         #: Whether `finish` asks hooks about the calls.
         self._has_hooks = has_hooks
         self.draft = Draft()
+        #: What the attempts before the one under way have cost, as far as the provider has said.
+        self.retried = NO_USAGE
         self._noted_text = self._noted_thinking = 0
         self._noted = False
         #: Whether the attempt under way got as far as a stream, and its number.
@@ -130,8 +132,14 @@ class ModelCall:
             if self._on_retry is not None and not isinstance(self._error, MalformedReply):
                 self._on_retry(attempt, fault, delay)
             attempt += 1
+            self.retried = self.usage
             self.draft = Draft()
             self._noted_text = self._noted_thinking = 0
+
+    @property
+    def usage(self) -> Usage:
+        """What all attempts have cost so far: whoever reports it bills it, also what came to nothing (L24)."""
+        return self.retried + self.draft.usage
 
     def _worth_another(self, fault: Fault) -> bool:
         """Whether to try again, and what has to be different then. A broken reply and a refused history get one more chance each (M9, M10)."""

@@ -85,6 +85,8 @@ class DeliverReply:
     mismatch: str | None = None
     #: When an approval that is asked for now lapses.
     approval_s: float = 3_600.0
+    #: What the attempts before this reply have cost.
+    retried: Usage = NO_USAGE
 
 
 @frozen

@@ -109,6 +109,8 @@ class ModelReplied:
     cuts: tuple[int, ...] = ()
     #: Why the text does not follow the turn's schema, if it has one and it does not.
     mismatch: str | None = None
+    #: What the attempts before this reply have cost. Not part of `usage`, which says how much the history is (L26).
+    retried: Usage = NO_USAGE
 
 
 @frozen

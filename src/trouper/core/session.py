@@ -321,6 +321,7 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
     if usage.input is not None:
         # What was sent is the history before this reply.
         reported, then = usage.input, history.tokens
+    usage = usage + event.retried
     if calls or _worth_keeping(message):
         history = history.append(message)
     turn = _turn_with(

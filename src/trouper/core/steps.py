@@ -108,6 +108,7 @@ def take_reply(decision: Decision, command: DeliverReply) -> None:
             command.preparations,
             command.cuts,
             command.mismatch,
+            command.retried,
         )
     )
     calls = decision.state.in_turn.calls
