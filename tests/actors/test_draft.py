@@ -51,6 +51,7 @@ WRONG: dict[str, Any] = {
     "usage that is none": UsageChunk(None),  # type: ignore[arg-type]
     "usage in words": UsageChunk(Usage("12", 3)),  # type: ignore[arg-type]
     "usage beyond counting": UsageChunk(Usage(10**30, 3)),
+    "usage that gives tokens back": UsageChunk(Usage(-5_000, 3)),
     "a switch without a reason": Switched(None),  # type: ignore[arg-type]
     "an end without a reason": Done(None),  # type: ignore[arg-type]
 }

@@ -177,6 +177,26 @@ async def test_an_unknown_stop_reason_is_the_providers_own_word(autojump_clock, 
         assert (await session.ask("2")).text == "Ok."  # Calls are run, whatever it is called.
 
 
+@pytest.mark.parametrize("word", ["interrupt", "max_steps", "budget", ""])
+async def test_a_provider_cannot_end_a_turn_in_our_name(autojump_clock, open_checked, word):
+    """L1, B15: these words say that something cut the turn short; a whole reply ends as `end_turn`, and the detail has the word."""
+    async with open_checked(Scripted([reply("hi", stop=word)])) as runtime:
+        result = await (await runtime.session("s")).ask("x")
+    assert (result.text, result.stop_reason, result.error) == ("hi", "end_turn", None)
+    assert result.detail == (f"the provider says {word!r}" if word else None)
+
+
+async def test_a_reply_that_its_provider_ends_as_an_error_is_one(autojump_clock, open_checked):
+    """L1, L13: `error` comes with a classified error; what was said stays, marked as cut short. Routers end a reply so when the server behind them fails."""
+    model = Scripted([reply("half", call("look"), stop="error"), reply("whole")])
+    async with open_checked(model, tools=[look]) as runtime:
+        session = await runtime.session("s")
+        failed = await session.ask("x")
+        assert failed.stop_reason == "error" and failed.error is not None and failed.error.kind == "server"
+        assert session.history[-1].text == "half" and session.history[-1].kind == "cut_short"
+        assert (await session.ask("again")).text == "whole"
+
+
 async def test_two_calls_with_one_id_are_two_calls(autojump_clock, open_checked, journal):
     """I1, L22: and the wire tells them apart."""
     model = Scripted(

@@ -259,6 +259,7 @@ def test_usage() -> None:
     assert usage_of({"prompt_tokens": 9, "completion_tokens": 0}) == Usage(input=9, output=0)
     assert usage_of({"prompt_tokens": 9, "prompt_cache_hit_tokens": 3}) == Usage(input=9, cache_read=3)
     assert usage_of({"prompt_tokens": True, "completion_tokens": "7", "prompt_tokens_details": None}) == Usage()
+    assert usage_of({"prompt_tokens": -1, "completion_tokens": 10**30}) == Usage()
     assert usage_of(
         {
             "prompt_tokens": 9,

@@ -27,6 +27,7 @@ from trouper.core.messages import (
     ToolCall,
     Usage,
 )
+from trouper.models._errors import ServerFault
 from trouper.models.chunks import (
     CallDelta,
     CallEnd,
@@ -42,7 +43,10 @@ from trouper.models.chunks import (
 
 #: How deep a provider's own fields may be nested: what has to be written and read again must not exhaust the stack.
 OPAQUE_DEPTH_MAX = 64
-_TOKENS_MAX = 2**63 - 1
+#: So many can be added up for as long as anybody lasts, and are still counted exactly by whoever reads them as JSON.
+_TOKENS_MAX = 2**53
+#: Stop reasons by which we say that a turn was cut short (L1).
+_OURS = frozenset({"", "interrupt", "max_steps", "budget", "error"})
 _LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
@@ -155,7 +159,7 @@ class Draft:
 
     def _take_done(self, chunk: Done) -> None:
         _check_text(chunk.stop_reason, None, chunk.detail)
-        self.done = chunk
+        self.done = _in_its_own_name(chunk) if chunk.stop_reason in _OURS else chunk
 
     def _take_nothing(self, chunk: KeepAlive) -> None:
         pass
@@ -314,8 +318,15 @@ def _check_usage(usage: object) -> None:
     if not isinstance(usage, Usage):
         raise TypeError(f"a usage chunk holds {type(usage).__name__}, not Usage")
     for count in (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning):
-        if count is not None and (type(count) is not int or abs(count) > _TOKENS_MAX):
+        if count is not None and (type(count) is not int or not 0 <= count <= _TOKENS_MAX):
             raise TypeError(f"{usage!r} does not count whole tokens")
+
+
+def _in_its_own_name(done: Done) -> Done:
+    """A provider's end that would read as one of ours. What it calls an error is one."""
+    if done.stop_reason == "error":
+        raise ServerFault(done.detail or "the provider ended its reply as an error, and did not say why")
+    return Done("end_turn", done.detail or (f"the provider says {done.stop_reason!r}" if done.stop_reason else None))
 
 
 def check_fault(fault: object) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from trouper.core.messages import Json, Usage
 from trouper.models.chunks import Chunk, UsageChunk
 
+#: More than any context holds: a figure beyond it is none, and not worth a reply.
+_COUNT_MAX = 10**12
+
 
 class UsageSoFar:
     """What has been seen, and what of it has been told."""
@@ -29,6 +32,6 @@ class UsageSoFar:
 
 
 def count(table: Json, name: str) -> int | None:
-    """The figure of this name, if there is one and it is a whole number."""
+    """The figure of this name, if there is one that counts something: some servers say -1 for what they do not know."""
     value = table.get(name) if isinstance(table, Mapping) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if type(value) is int and 0 <= value <= _COUNT_MAX else None
