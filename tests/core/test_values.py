@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from trouper.core.settings import Retry
-from trouper.core.values import changed, changer, frozen
+from trouper.core.values import changed, changer, fields_changer, frozen
 
 
 @frozen
@@ -123,6 +123,19 @@ def test_the_changer_of_a_class_changes_its_values() -> None:
     assert (change(value, x=5).x, change(value, x=5).seen, value.x) == (5, 3, 1)
     with pytest.raises(TypeError, match="no field"):
         change(value, z=1)
+
+
+def test_the_changer_of_some_fields_changes_these_and_asks_for_all_of_them() -> None:
+    change = fields_changer(Roomy, "x")
+    value = Roomy(1, seen=3)
+    other = change(value, x=5)
+    assert (other.x, other.seen, value.x, type(other)) == (5, 3, 1, Roomy)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        change(value, x=5, seen=4)
+    with pytest.raises(TypeError, match="missing"):
+        change(value)
+    with pytest.raises(AssertionError, match="Roomy has no field"):
+        fields_changer(Roomy, "z")
 
 
 def test_values_can_be_matched_by_position() -> None:

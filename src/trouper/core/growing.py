@@ -17,15 +17,18 @@ T_co = TypeVar("T_co", covariant=True)
 class Growing(Sequence[T_co]):
     """Reads like a tuple, and equals one with the same items. `grown` gives a longer one in constant time."""
 
-    __slots__ = ("_length", "_store")
+    __slots__ = ("_length", "_store", "last")
 
     # Invariant: the first `_length` items of `_store` never change; what is behind them belongs to others.
     _store: list[T_co]
     _length: int
+    #: The last item, if there is one.
+    last: T_co | None
 
     def __init__(self, items: Iterable[T_co] = ()) -> None:
         self._store = list(items)
         self._length = len(self._store)
+        self.last = self._store[-1] if self._store else None
 
     def grown(self, item: T_co) -> Growing[T_co]:  # type: ignore[misc] # It is frozen, so covariance does no harm.
         store, length = self._store, self._length
@@ -37,12 +40,8 @@ class Growing(Sequence[T_co]):
         if store[length] is not item:
             store = [*islice(store, length), item]
         longer._store = store
+        longer.last = item
         return longer
-
-    @property
-    def last(self) -> T_co | None:
-        """The last item, if there is one."""
-        return self._store[self._length - 1] if self._length else None
 
     def starts_with(self, other: Sequence[Any]) -> bool:
         """Whether the very items of `other` are the first ones here; at once, if this one grew from it."""

@@ -168,11 +168,11 @@ class Usage:
         if self is NO_USAGE:
             return other
         return Usage(
-            input=_sum(self.input, other.input),
-            output=_sum(self.output, other.output),
-            cache_read=_sum(self.cache_read, other.cache_read),
-            cache_write=_sum(self.cache_write, other.cache_write),
-            reasoning=_sum(self.reasoning, other.reasoning),
+            _sum(self.input, other.input),
+            _sum(self.output, other.output),
+            _sum(self.cache_read, other.cache_read),
+            _sum(self.cache_write, other.cache_write),
+            _sum(self.reasoning, other.reasoning),
         )
 
     @property

@@ -57,7 +57,7 @@ from trouper.core.schedule import ScheduleEvent, Schedules
 from trouper.core.settings import TurnOptions
 from trouper.core.task_events import TaskEvent
 from trouper.core.task_record import Tasks
-from trouper.core.values import changed, changer, frozen
+from trouper.core.values import changed, changer, fields_changer, frozen
 
 #: What a warning is about, if it is the time of a turn; all the others are about a whole session or runtime.
 WALL_TIME = "wall_s"
@@ -237,6 +237,15 @@ def _no_turn(state: State) -> NoReturn:
 
 
 _turn_with, _state_with = changer(Turn), changer(State)
+#: What the events of a step change.
+_turn_with_calls = fields_changer(Turn, "calls")
+_turn_replied = fields_changer(Turn, "usage", "text", "calls", "draft_text", "draft_thinking")
+_turn_settled = fields_changer(Turn, "calls", "fingerprint", "repeats")
+_turn_stepped = fields_changer(Turn, "step", "asks", "calls", "draft_text", "draft_thinking", "progressed")
+_state_acting = fields_changer(State, "phase", "turn", "approvals")
+_state_replied = fields_changer(State, "phase", "turn", "history", "spent", "reported", "estimated_then")
+_state_settled = fields_changer(State, "phase", "turn", "history")
+_state_stepped = fields_changer(State, "phase", "turn", "spent")
 
 Event: TypeAlias = TurnEvent | TaskEvent | NotificationEvent | ScheduleEvent
 
@@ -291,10 +300,10 @@ def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
     spent = state.spent
     if event.step != turn.step:
         spent = Spent(spent.usage, spent.compaction, spent.steps + 1, spent.tool_calls)
-    turn = _turn_with(
+    turn = _turn_stepped(
         turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="", progressed=False
     )
-    return _state_with(state, phase=phase, turn=turn, spent=spent)
+    return _state_stepped(state, phase=phase, turn=turn, spent=spent)
 
 
 def _progressed(state: State, event: ModelProgressed, phase: Phase) -> State:
@@ -324,7 +333,7 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
     usage = usage + event.retried
     if calls or _worth_keeping(message):
         history = history.append(message)
-    turn = _turn_with(
+    turn = _turn_replied(
         turn,
         usage=turn.usage + usage,
         text=message.text,
@@ -333,7 +342,7 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
         draft_thinking="",
     )
     spent = Spent(spent.usage + usage, spent.compaction, spent.steps, spent.tool_calls + len(calls))
-    return _state_with(
+    return _state_replied(
         state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then
     )
 
@@ -384,7 +393,7 @@ def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
             for call in turn.calls
         ]
     )
-    return _state_with(state, phase=phase, turn=_turn_with(turn, calls=calls))
+    return _state_acting(state, phase=phase, turn=_turn_with_calls(turn, calls=calls), approvals=state.approvals)
 
 
 def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
@@ -406,7 +415,7 @@ def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
     approvals = state.approvals
     if approvals:
         approvals = tuple(pair for pair in approvals if pair[0] != event.call)
-    return _state_with(state, phase=phase, turn=_turn_with(turn, calls=calls), approvals=approvals)
+    return _state_acting(state, phase=phase, turn=_turn_with_calls(turn, calls=calls), approvals=approvals)
 
 
 def _with_call(state: State, call_id: CallId, phase: Phase, call_phase: CallPhase) -> State:
@@ -428,8 +437,8 @@ def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
         seen.append((call.request.name, call.request.arguments, call.answer.content))
     fingerprint = tuple(seen)
     repeats = turn.repeats + 1 if fingerprint == turn.fingerprint else 1
-    turn = _turn_with(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
-    return _state_with(state, phase=phase, turn=turn, history=state.history.append(Message("tool", tuple(answers))))
+    turn = _turn_settled(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
+    return _state_settled(state, phase=phase, turn=turn, history=state.history.append(Message("tool", tuple(answers))))
 
 
 def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:

@@ -252,13 +252,17 @@ def take_result(decision: Decision, command: DeliverResult) -> None:
     go_on_with_calls(decision, command.at)
 
 
+def _start_calls(decision: Decision, turn: Turn, at: float) -> None:
+    for call in startable(turn.calls, turn.options.parallel_calls):
+        decision.emit(CallStarted(call.request.id, at, call.attempt + 1))
+
+
 def go_on_with_calls(decision: Decision, at: float) -> None:
     """Start what may start; when every call has its outcome, settle, look for loops, and go on."""
     turn = decision.state.in_turn
-    for call in startable(turn.calls, turn.options.parallel_calls):
-        decision.emit(CallStarted(call.request.id, at, call.attempt + 1))
     for call in turn.calls:
         if call.phase is not ENDED:
+            _start_calls(decision, turn, at)
             return
     decision.emit(ToolsSettled(turn.number, turn.step))
     turn = decision.state.in_turn

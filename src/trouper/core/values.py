@@ -9,8 +9,9 @@ each field. Here a new value is of another class while its fields are set, its *
 assignments, and a value of a dozen fields is made in half the time.
 
 `attrs.evolve` looks up a class's fields anew on every call, which is most of what a fold would do. `changed` does the same with one
-function per class, made on first use, and `changer` hands out that function. The two values that every event changes (a session's state and its turn) have no slots, so that one dictionary copied
-whole takes the place of two dozen assignments.
+function per class, made on first use, `changer` hands out that function, and `fields_changer` makes one that knows beforehand which fields are to
+change. The two values that every event changes (a session's state and its turn) have no slots, so that one dictionary copied whole takes the place
+of two dozen assignments.
 """
 
 from __future__ import annotations
@@ -238,6 +239,19 @@ def changer(cls: type[V]) -> Callable[..., V]:
         set_fields(made, fields)
         return made
 
+    return change
+
+
+def fields_changer(cls: type[V], *names: str) -> Callable[..., V]:
+    """`changer` for these fields alone, all of which have to be given, by their names: in two thirds of the time, for what every step does."""
+    unknown = set(names) - {field.name for field in attrs.fields(cls)}  # type: ignore[arg-type]
+    assert not unknown, f"{cls.__name__} has no field {sorted(unknown)}"
+    namespace: dict[str, Any] = {"cls": cls, "new": object.__new__, "set_fields": cls.__dict__["__dict__"].__set__}
+    lines = [f"def change(value, /, *, {', '.join(names)}):", "    fields = value.__dict__.copy()"]
+    lines += [f"    fields['{name}'] = {name}" for name in names]
+    lines += ["    made = new(cls)", "    set_fields(made, fields)", "    return made"]
+    exec("\n".join(lines), namespace)
+    change: Callable[..., V] = namespace["change"]
     return change
 
 
