@@ -237,7 +237,9 @@ def _no_turn(state: State) -> NoReturn:
 
 
 _turn_with, _state_with = changer(Turn), changer(State)
-#: What the events of a step change.
+#: What the events of every turn and of every step change.
+_state_told = fields_changer(State, "phase", "queue", "held")
+_state_begun = fields_changer(State, "phase", "history", "queue", "turns", "turn", "carrying")
 _turn_with_calls = fields_changer(Turn, "calls")
 _turn_replied = fields_changer(Turn, "usage", "text", "calls", "draft_text", "draft_thinking")
 _turn_settled = fields_changer(Turn, "calls", "fingerprint", "repeats")
@@ -246,6 +248,9 @@ _state_acting = fields_changer(State, "phase", "turn", "approvals")
 _state_replied = fields_changer(State, "phase", "turn", "history", "spent", "reported", "estimated_then")
 _state_settled = fields_changer(State, "phase", "turn", "history")
 _state_stepped = fields_changer(State, "phase", "turn", "spent")
+_state_ended = fields_changer(
+    State, "phase", "turn", "compacting", "last", "spent", "approvals", "carrying", "held", "history"
+)
 
 Event: TypeAlias = TurnEvent | TaskEvent | NotificationEvent | ScheduleEvent
 
@@ -275,24 +280,34 @@ def _received(state: State, event: InputReceived, phase: Phase) -> State:
     parts: tuple[Part, ...] = event.attachments
     if event.text or not parts:
         parts = (Text(event.text), *parts)
-    return _state_with(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))), held=False)
+    return _state_told(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))), held=False)
 
 
 def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
     turn = Turn(number=event.turn, started_at=event.at, options=event.options, deadline_at=event.deadline_at)
-    return _state_with(_with_queue_taken(state), phase=phase, turns=event.turn, turn=turn, carrying=event.carrying)
+    return _state_begun(
+        state,
+        phase=phase,
+        history=_with_queue(state),
+        queue=(),
+        turns=event.turn,
+        turn=turn,
+        carrying=event.carrying,
+    )
 
 
 def _inputs_taken(state: State, event: InputsTaken, phase: Phase) -> State:
     # New words from the user are progress: whatever repeated before starts anew.
-    return _state_with(_with_queue_taken(state), phase=phase, turn=_turn_with(state.in_turn, repeats=0))
+    turn = _turn_with(state.in_turn, repeats=0)
+    return _state_with(state, phase=phase, turn=turn, history=_with_queue(state), queue=())
 
 
-def _with_queue_taken(state: State) -> State:
+def _with_queue(state: State) -> History:
+    """The history, and what waits to enter it."""
     history = state.history
     for waiting in state.queue:
         history = history.append(waiting.message)
-    return _state_with(state, history=history, queue=())
+    return history
 
 
 def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
@@ -512,7 +527,7 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         detail=event.detail,
         compaction=turn.compaction,
     )
-    return _state_with(
+    return _state_ended(
         state,
         phase=phase,
         turn=None,

@@ -134,6 +134,10 @@ class Compaction:
     mask_min_saving: int = 2_000
 
 
+#: Shared by all that have no other: what is the very default is left out of the journal without a closer look.
+DEFAULT_COMPACTION = Compaction()
+
+
 def _sane_compaction(instance: object, attribute: Any, value: object) -> None:
     """Here, and not in the class itself: turns are recorded with theirs, and what was recorded can be read."""
     _of(Compaction)(instance, attribute, value)
@@ -158,7 +162,7 @@ class Limits:
     grace_s: float = field(default=5.0, validator=_SECONDS)
     deadlines: Deadlines = field(factory=Deadlines, validator=_of(Deadlines))
     retry: Retry = field(factory=Retry, validator=_of(Retry))
-    compaction: Compaction = field(factory=Compaction, validator=_sane_compaction)
+    compaction: Compaction = field(default=DEFAULT_COMPACTION, validator=_sane_compaction)
     #: Identical call and result this many times in a row: a warning; `loop_end` more: the turn ends (L23).
     loop_warn: int = field(default=3, validator=_COUNT_OR_OFF)
     loop_end: int = field(default=3, validator=_COUNT_OR_OFF)
@@ -202,7 +206,7 @@ class TurnOptions:
     model: str | None = None
     #: Tokens that fit into the model, if known.
     window: int | None = None
-    compaction: Compaction = field(factory=Compaction)
+    compaction: Compaction = DEFAULT_COMPACTION
     loop_warn: int = 3
     loop_end: int = 3
     wall_s: float | None = None
