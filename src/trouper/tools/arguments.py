@@ -29,6 +29,7 @@ REPAIR_MAX = 32_768
 #: The digits of the widest integer that fits 64 bits, with its sign.
 _INTEGER_DIGITS = 20
 _INTEGER_MIN, _INTEGER_MAX = -(1 << 63), (1 << 64) - 1
+_WHITE = " \t\n\r"
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -60,7 +61,7 @@ def parse_arguments(arguments: object) -> Parsed:
         )
     _check_depth(arguments, in_strings=False)
     try:
-        value = _DECODER.decode(arguments)
+        value = _decoded(arguments)
     except json.JSONDecodeError as error:
         return _repaired(arguments, error)
     # The decoder refuses numbers that cannot be kept. Without escapes, ASCII has no lone surrogates; and so short a text has not too many keys.
@@ -74,7 +75,16 @@ def parse_json(text: str) -> Json:
     if len(text) > ARGUMENTS_MAX:
         raise ValueError("too long")
     _check_depth(text, in_strings=False)
-    return guarded(_DECODER.decode(text)).value
+    return guarded(_decoded(text)).value
+
+
+def _decoded(text: str) -> Json:
+    """As `decode` of the decoder has it, which looks for white space around the text with a pattern, and mostly there is none."""
+    text = text.strip(_WHITE)
+    value, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+    return value
 
 
 def guarded(value: object) -> Parsed:
