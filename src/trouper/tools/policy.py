@@ -121,7 +121,11 @@ def explain_policy(
     always: Sequence[str] = (),
 ) -> Decision:
     """What is to become of a call, and why. `always`: the tools that a user has approved for the whole session."""
-    decision = _listed(tool, arguments, rules) if rules else _own(tool)
+    if rules:
+        decision = _listed(tool, arguments, rules)
+    else:
+        # A tool of the client's is the client's to refuse.
+        decision = _ASK if tool.policy == "requires_approval" else _ALLOW
     if decision.effect == "ask":
         if tool.name in always:
             return changed(decision, effect="allow")
@@ -133,11 +137,6 @@ def explain_policy(
 def decide_policy(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rule] = ()) -> Effect:
     """The effect alone, before anybody is asked."""
     return explain_policy(tool, arguments, rules).effect
-
-
-def _own(tool: Tool) -> Decision:
-    # A tool of the client's is the client's to refuse.
-    return _ASK if tool.policy == "requires_approval" else _ALLOW
 
 
 def _listed(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rule]) -> Decision:
