@@ -120,10 +120,12 @@ class Draft:
             self._close_thinking(signature, opaque)
 
     def _take_call_start(self, chunk: CallStart) -> None:
-        _check_text(chunk.name, chunk.opaque, chunk.id)
+        name, id, opaque = chunk.name, chunk.id, chunk.opaque
+        if type(name) is not str or type(id) is not str or opaque is not None:
+            _check_text(name, opaque, id)
         if self._text or self._thinking:
             self.close_parts()
-        call = self._calls[chunk.index] = OpenCall(chunk.name, chunk.id, chunk.opaque)
+        call = self._calls[chunk.index] = OpenCall(name, id, opaque)
         self._order.append(call)
         self.progressed = True
 
@@ -158,7 +160,8 @@ class Draft:
         self.usage = chunk.usage
 
     def _take_done(self, chunk: Done) -> None:
-        _check_text(chunk.stop_reason, None, chunk.detail)
+        if type(chunk.stop_reason) is not str or chunk.detail is not None:
+            _check_text(chunk.stop_reason, None, chunk.detail)
         self.done = _in_its_own_name(chunk) if chunk.stop_reason in _OURS else chunk
 
     def _take_nothing(self, chunk: KeepAlive) -> None:
@@ -185,7 +188,8 @@ class Draft:
 
     def message(self, turn: int, step: int, arguments: list[Json]) -> Message:
         """The whole reply; `arguments` are those of the whole calls, in order, parsed and repaired."""
-        self.close_parts()
+        if self._text or self._thinking:
+            self.close_parts()
         parts: list[Part] = []
         used: set[str] = set()
         index = 0

@@ -220,23 +220,21 @@ class ModelCall:
             now = read_clock()
             idle_end = now + deadlines.idle_s
             running.extend(idle_end if idle_end < step_end else step_end)
+            if draft.done is not None:
+                return
             if publish is not None:
-                match chunk:
-                    case TextChunk(text) if text:
-                        publish(TextDelta(text_id, text))
-                    case ThinkingChunk(text) if text:
-                        publish(ThinkingDelta(thinking_id, text))
-                    case CallStart(index, name):
-                        publish(CallAnnounced(name, index))
-                    case _:
-                        pass
+                if isinstance(chunk, TextChunk):
+                    if chunk.text:
+                        publish(TextDelta(text_id, chunk.text))
+                elif isinstance(chunk, CallStart):
+                    publish(CallAnnounced(chunk.name, chunk.index))
+                elif isinstance(chunk, ThinkingChunk) and chunk.text:
+                    publish(ThinkingDelta(thinking_id, chunk.text))
             if now >= note_at:
                 self.note()
                 note_at = now + _NOTE_EVERY_S
             if draft.chars > limit:
                 raise ModelFault(f"the reply is longer than {limit} characters; the limit is Limits.reply_chars")
-            if draft.done is not None:
-                return
 
     def note(self) -> None:
         """Have what was said since the last note recorded, in case nothing else comes of it."""

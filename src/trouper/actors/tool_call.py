@@ -69,7 +69,8 @@ async def run_tool(
     background: bool = False,
 ) -> DeliverResult | None:
     """Run to the end, in the scope of `running`; `None` if the work was stopped. What only the end needs is made at the end: a call may last for hours."""
-    started = running.clock()
+    read_clock = running.clock
+    started = read_clock()
     internal: str | None = None
     outcome, shaped = Outcome.TIMEOUT, _NOTHING
     images: tuple[Media, ...] = ()
@@ -148,7 +149,7 @@ async def run_tool(
         at=host.now(),
         content=shaped.content,
         images=images,
-        latency_ms=round((running.clock() - started) * 1000, 3),
+        latency_ms=round((read_clock() - started) * 1000, 3),
         full_output=full_output,
         internal=internal,
     )

@@ -46,7 +46,8 @@ class Fail:
     error: ModelError
 
 
-Item: TypeAlias = Chunk | Stall | Drop | Fail
+_Mishap: TypeAlias = Stall | Drop | Fail
+Item: TypeAlias = Chunk | _Mishap
 Play: TypeAlias = tuple[Item, ...]
 Scene: TypeAlias = Play | Callable[[ModelRequest], Play] | tuple[Callable[[ModelRequest], bool], Play]
 
@@ -210,18 +211,18 @@ class _Stream:
     An iterator by hand rather than an async generator, which would have to be closed wherever a reader stops early.
     """
 
-    __slots__ = ("_delay_s", "_items", "_model", "_next", "_started")
+    __slots__ = ("_delay_s", "_items", "_model", "_play", "_started")
 
     def __init__(self, model: Scripted, play: Play) -> None:
         self._model = model
-        self._items = play
-        self._next = 0
+        self._play = play
+        self._items = iter(play)
         self._started = False
         self._delay_s = model._first_delay_s
 
     async def __aenter__(self) -> AsyncIterator[Chunk]:
-        if self._items and isinstance(self._items[0], Fail):
-            raise self._items[0].error
+        if self._play and isinstance(self._play[0], Fail):
+            raise self._play[0].error
         self._model.open_streams += 1
         self._started = True
         return self
@@ -236,19 +237,15 @@ class _Stream:
         return self
 
     async def __anext__(self) -> Chunk:
-        while self._next < len(self._items):
-            item = self._items[self._next]
-            self._next += 1
+        for item in self._items:
             if self._delay_s:
                 await trio.sleep(self._delay_s)
             self._delay_s = self._model._delay_s
-            match item:
-                case Stall(seconds):
-                    await trio.sleep(seconds)
-                case Drop():
-                    raise NetworkFault("the connection was lost in mid-stream")
-                case Fail(error):
-                    raise error
-                case _:
-                    return item
+            if not isinstance(item, _Mishap):
+                return item
+            if isinstance(item, Fail):
+                raise item.error
+            if isinstance(item, Drop):
+                raise NetworkFault("the connection was lost in mid-stream")
+            await trio.sleep(item.seconds)
         raise StopAsyncIteration
