@@ -42,6 +42,19 @@ async def test_output_that_follows_a_schema_comes_parsed(autojump_clock, open_ch
     assert model.requests[0].response_schema == SCHEMA
 
 
+async def test_a_whole_number_is_that_number_however_long(autojump_clock, open_checked):
+    """Structured output: ids of twenty and more digits come as they were written."""
+    number = 12_345_678_901_234_567_890_123
+    deep = "[" * 990 + str(number) + "]" * 990
+    model = Scripted([reply(f'{{"n": {number}}}'), reply(f'{{"n": 1, "more": {deep}}}'), reply('{"n": 1}')])
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("x", output=schema)).output == {"n": number}
+        assert (await session.ask("x", output=schema)).output == {"n": 1}
+    assert "nested too deep" in model.requests[2].messages[-1].text
+
+
 async def test_output_of_a_class_comes_as_an_object(autojump_clock, open_checked):
     model = Scripted([reply(call("measure")), reply('{"city": "Ulm", "degrees": 21}')])
     async with open_checked(model, tools=[measure]) as runtime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from trouper import codec
 from trouper.core.messages import Json
 
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*\Z", re.DOTALL)
+_LONG_NUMBER = re.compile(rb"\d{19}")
 _PROBLEMS_SHOWN = 5
 _PROBLEM_CHARS = 200
 
@@ -17,10 +19,18 @@ _PROBLEM_CHARS = 200
 def parsed(text: str) -> Json:
     """The JSON that a reply consists of; a code fence around it is forgiven. Raises `ValueError`."""
     fenced = _FENCED.match(text)
+    data = (fenced[1] if fenced else text).strip().encode("utf-8", "replace")
     try:
-        return codec.loads((fenced[1] if fenced else text).strip().encode("utf-8", "replace"))
+        value: Json = codec.loads(data)
     except codec.UndecodableRecord as error:
         raise ValueError(str(error)) from None
+    if _LONG_NUMBER.search(data) is not None:
+        # Read fast, a whole number past 64 bits becomes the nearest float, and then another whole number.
+        try:
+            return json.loads(data)
+        except RecursionError:
+            raise ValueError("JSON nested too deep") from None
+    return value
 
 
 def mismatch(text: str, schema: Mapping[str, Json]) -> str | None:
