@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
+import trio.testing
 from terminal_driver import AtTerminal
 
-from trouper.cli.control import NAME, ask_owner
+from trouper.cli.control import IDLE_S, NAME, _serve, ask_owner, serving
 
 TOOLS = str(Path(__file__).with_name("slow_tools.py"))
 
@@ -143,3 +148,42 @@ def test_a_socket_that_a_killed_owner_left_is_no_hindrance(trouper, owner: tuple
     done = trouper("sessions", "close", "main", "--tools", TOOLS, "--root", root)
     assert done.code == 0, done
     assert "closed" in trouper("sessions", "--root", root).out
+
+
+async def test_a_client_that_does_not_read_its_answer_is_let_go(autojump_clock: Any) -> None:
+    """Security, sockets: a slow reader does not keep its place for ever; the others want to be heard, too."""
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    slots = trio.CapacityLimiter(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_serve, ours, _pong, slots)
+        await theirs.send_all(b'{"do": "ping"}\n')
+        with trio.fail_after(IDLE_S + 1):
+            async with slots:
+                pass
+
+
+async def test_a_process_without_descriptors_left_answers_when_it_has_some_again(tmp_path: Path) -> None:
+    """J11, security, sockets: that somebody cannot be let in for now does not end the one who listens."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as plain:
+        async with serving(tmp_path, _pong):
+            taken: list[int] = []
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+            try:
+                with contextlib.suppress(OSError):
+                    for _ in range(256):
+                        taken.append(os.dup(descriptor))
+                plain.connect(f"/proc/self/fd/{descriptor}/{NAME}")
+                await trio.testing.wait_all_tasks_blocked()
+            finally:
+                for each in (*taken, descriptor):
+                    os.close(each)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            plain.sendall(b'{"do": "ping"}\n')
+            plain.settimeout(30)
+            assert json.loads(await trio.to_thread.run_sync(plain.recv, 65_536)) == {"ok": True}
+
+
+async def _pong(request: Any) -> dict[str, Any]:
+    return {"ok": True}

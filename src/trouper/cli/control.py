@@ -23,8 +23,9 @@ from trouper.core.messages import Json
 NAME = "control.sock"
 LINE_BYTES_MAX = 1_048_576
 CLIENTS_MAX = 16
-#: A client that sends nothing for so long is let go.
+#: A client that sends nothing for so long, or does not read its answer, is let go.
 IDLE_S = 30.0
+_ACCEPT_AGAIN_S = 0.1
 #: How long a command waits for the owner's answer.
 ANSWER_S = 30.0
 
@@ -57,7 +58,12 @@ async def serving(root: Path, answer: Answer) -> AsyncIterator[None]:
 
             async def accept() -> None:
                 while True:
-                    stream, _ = await listener.accept()
+                    try:
+                        stream, _ = await listener.accept()
+                    except OSError:
+                        # Out of descriptors or memory, or the client has gone again: whoever listens goes on.
+                        await trio.sleep(_ACCEPT_AGAIN_S)
+                        continue
                     if slots.available_tokens < 1 or not _is_ours(stream):
                         stream.close()
                         continue
@@ -99,7 +105,7 @@ def _is_ours(stream: trio.socket.SocketType) -> bool:
     return bool(uid == os.getuid())
 
 
-async def _serve(stream: trio.SocketStream, answer: Answer, slots: trio.CapacityLimiter) -> None:
+async def _serve(stream: trio.abc.Stream, answer: Answer, slots: trio.CapacityLimiter) -> None:
     async with slots, stream:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while (line := await _line(stream)) is not None:
@@ -107,10 +113,14 @@ async def _serve(stream: trio.SocketStream, answer: Answer, slots: trio.Capacity
                     request = codec.loads(line)
                 except TrouperError:
                     return
-                await stream.send_all(codec.dumps(await answer(request)) + b"\n")
+                told = codec.dumps(await answer(request)) + b"\n"
+                with trio.move_on_after(IDLE_S) as reading:
+                    await stream.send_all(told)
+                if reading.cancelled_caught:
+                    return
 
 
-async def _line(stream: trio.SocketStream) -> bytes | None:
+async def _line(stream: trio.abc.Stream) -> bytes | None:
     """The next line; None at the end, after a long silence, or if it is too long to be a request."""
     received = bytearray()
     with trio.move_on_after(IDLE_S):
