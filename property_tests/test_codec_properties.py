@@ -169,6 +169,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "summary": st.none() | messages,
     "partial": st.none() | messages,
     "usage": usages,
+    "retried": usages,
+    "saved": st.lists(ids, max_size=3).map(tuple),
     "fault": faults,
     "outcome": st.sampled_from(Outcome),
     "content": json_values(),
