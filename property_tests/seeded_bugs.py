@@ -648,7 +648,7 @@ BUGS: tuple[Bug, ...] = (
         "close-leaves-runs",
         "a session is closed while its runs go on (I20)",
         "core/background.py",
-        '    for event in task.abandon(decision.state.tasks, at, reason or "The session was closed."):\n        decision.emit(event)\n',
+        '    for event in task.abandon(decision.state.tasks, at, reason or "The session was closed.", saved):\n        decision.emit(event)\n',
         "",
         (CORE,),
     ),
