@@ -256,6 +256,20 @@ def _body(record: Record) -> dict[str, Json]:
     }
 
 
+def written(record: Record, redact: Callable[[bytes], bytes], *, exact: bool) -> tuple[Record, bytes, bytes]:
+    """The record as the journal can hold it, with the head and body of its JSON.
+
+    What is written is what is true. So if it is another record (a secret was cut out, half a character replaced), its cause is to be decided on anew, and
+    what follows is written with `exact=False`: then it is the record itself, whatever had to be replaced once more.
+    """
+    try:
+        head, body = encode(record, exact=exact)
+    except Inexact:
+        return sanitised(record), b"", b""
+    clean = redact(body)
+    return record if clean is body or not exact else reread(record, clean), head, clean
+
+
 def sanitised(record: Record) -> Record:
     """The record as it will be read again: without lone surrogates, and whatever else JSON cannot hold."""
     return reread(record, dumps(_body(record)))
