@@ -25,6 +25,7 @@ from trouper.models import (
     Chunk,
     ContextOverflow,
     Done,
+    Fallback,
     KeepAlive,
     MalformedReply,
     ModelFault,
@@ -169,6 +170,14 @@ async def test_attempts_that_came_to_nothing_count_as_what_they_cost(autojump_cl
     async with open_checked(Billed(*[MalformedReply("broken")] * 2)) as runtime:
         result = await (await runtime.session("s")).ask("hi")
         assert result.error is not None and result.usage == Usage(input=2_000, output=20)
+
+
+async def test_a_model_in_whose_place_another_one_answers_counts_too(autojump_clock, open_checked):
+    """L24, M6: each of them is billed."""
+    async with open_checked(Fallback(Billed(ServerFault("down")), Billed(ServerFault("down")), Billed())) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("hi")).usage == Usage(input=3_000, output=30)
+        assert 1_000 <= session.statistics().tokens < 1_100
 
 
 async def test_an_interrupt_counts_what_the_attempts_before_it_have_cost(autojump_clock, open_checked):

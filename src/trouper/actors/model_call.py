@@ -209,6 +209,7 @@ class ModelCall:
         async for chunk in chunks:
             if type(chunk) is Switched:
                 check_fault(chunk.fault)
+                self.retried, draft.usage = self.usage, NO_USAGE
                 if self._on_retry is not None:
                     self._on_retry(self._number, chunk.fault, 0.0)
                 continue

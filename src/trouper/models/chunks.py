@@ -79,7 +79,10 @@ class KeepAlive:
 
 @frozen
 class Switched:
-    """A model failed before any progress, and another one goes on in its place (M6). Says nothing; it is recorded as a retry."""
+    """A model failed before any progress, and another one goes on in its place (M6). Says nothing; it is recorded as a retry.
+
+    Usage that was told before it is what the failed one has cost; the next model's is counted anew.
+    """
 
     fault: Fault
 

@@ -20,7 +20,7 @@ from trouper.core.messages import Fault
 from trouper.core.values import changed
 from trouper.foreign import alone, from_outside
 from trouper.models._errors import ModelError, ModelFault, NetworkFault
-from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk
+from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import (
     Confidant,
     Model,
@@ -164,7 +164,8 @@ class _Stream:
         """On to the next model, with a word about it; raises when there is none left."""
         failed = name_of(self._models.pop(0))
         self._failures.append((failed, error))
-        self._held = [chunk for chunk in self._held if isinstance(chunk, Switched)]
+        # What it has cost is billed all the same.
+        self._held = [chunk for chunk in self._held if isinstance(chunk, Switched | UsageChunk)]
         if not self._models:
             raise self._all_failed() from error
         logger.warning(
