@@ -82,9 +82,7 @@ BUGS: tuple[Bug, ...] = (
         "those who watch are told before the record is durable (I15)",
         "actors/session.py",
         "            if each.durable:\n                # Shielded inside",
-        "            for feed in self.turn_feeds:\n"
-        "                for event in each.record.events:\n"
-        "                    feed.push(event)\n"
+        "            self.audience.hear(each.record, each.seq)\n"
         "            if each.durable:\n                # Shielded inside",
         (SEEDED,),
     ),

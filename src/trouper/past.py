@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trouper import codec
 from trouper._errors import InternalError
-from trouper.actors.session import SessionEvent
+from trouper.actors.audience import SessionEvent
 from trouper.core.session import EndedTurn, State, evolve
 from trouper.journal import Log
 from trouper.journal.format import is_gap

@@ -16,10 +16,11 @@ import trio
 from trouper import checks, codec, past
 from trouper._errors import CommandRejected, TrouperError, UsageError, WorldError
 from trouper.actors import structured
+from trouper.actors.audience import SessionEvent
 from trouper.actors.errors import ActorGone, AskLost
 from trouper.actors.feed import Feed, Lagged
 from trouper.actors.reference import Ref
-from trouper.actors.session import Override, SessionActor, SessionEvent, Step
+from trouper.actors.session import Override, SessionActor, Step
 from trouper.block import Block
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
 from trouper.core.events import CompactionEnded, HistoryMasked, TurnEnded
@@ -270,11 +271,11 @@ class Session(BackgroundSide):
     ) -> TurnResult:
         """A whole turn, awaited to its end. Raises only for misuse; a failed turn is a result with `error`."""
         feed = Feed(1, only=TurnEnded)  # Nobody watches: the end is all that matters.
-        turn = await self._begin(feed, self._actor.end_feeds, text, attachments, output, model)
+        turn = await self._begin(feed, self._actor.audience.ends, text, attachments, output, model)
         try:
             return await turn.wait_ended()
         finally:
-            await self._leave(turn, self._actor.end_feeds)
+            await self._leave(turn, self._actor.audience.ends)
 
     async def send(self, text: str, *, attachments: Sequence[Attachment] = ()) -> None:
         """Queue input. Between turns it starts one; during a turn it steers (taken in before the next model call)."""
@@ -303,7 +304,7 @@ class Session(BackgroundSide):
         """
         outfit = self._actor.outfit
         feed = Feed(1, only=CompactionEnded)
-        self._actor.turn_feeds.append(feed)
+        self._actor.audience.turns.append(feed)
         try:
             begun = await self._ask(Compact(self._now(), outfit.limits.compaction, window_of(outfit.model)))
             if begun.state.phase is not Phase.TIDYING:
@@ -313,7 +314,7 @@ class Session(BackgroundSide):
                 return ended
             return None
         finally:
-            self._actor.turn_feeds.remove(feed)
+            self._actor.audience.turns.remove(feed)
 
     async def close(self, reason: str = "") -> None:
         """End the session for good. What runs is cancelled; the journal keeps everything. Returns when all of it has stopped, or the grace period is over."""
@@ -374,7 +375,7 @@ class Session(BackgroundSide):
         """
         actor = self._actor
         return Subscription(
-            actor.event_feeds,
+            actor.audience.events,
             actor.outfit.limits.subscriber_events,
             after,
             number=lambda told: told.seq,
@@ -395,11 +396,11 @@ class Session(BackgroundSide):
         feed = Feed(self._actor.outfit.limits.subscriber_events)
         if self._ref.exit is not None:
             feed.end()  # Nothing will come any more.
-        self._actor.turn_feeds.append(feed)
+        self._actor.audience.turns.append(feed)
         try:
             yield _Watching(feed)
         finally:
-            self._actor.turn_feeds.remove(feed)
+            self._actor.audience.turns.remove(feed)
 
     def statistics(self) -> SessionStatistics:
         """Figures as of now."""
@@ -415,7 +416,7 @@ class Session(BackgroundSide):
             usage=state.spent.usage,
             queued_inputs=len(state.queue),
             events=self._actor.next_seq,
-            watchers=len(self._actor.turn_feeds) + len(self._actor.event_feeds),
+            watchers=len(self._actor.audience.turns) + len(self._actor.audience.events),
         )
 
     @property
@@ -508,14 +509,14 @@ class _Watched(AbstractAsyncContextManager[Turn]):
     async def __aenter__(self) -> Turn:
         actor = self._session._actor
         feed = Feed(actor.outfit.limits.subscriber_events, attended=self._attended)
-        turn = self._turn = await self._session._begin(feed, actor.turn_feeds, *self._what)
+        turn = self._turn = await self._session._begin(feed, actor.audience.turns, *self._what)
         return turn
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._turn is not None
-        await self._session._leave(self._turn, self._session._actor.turn_feeds)
+        await self._session._leave(self._turn, self._session._actor.audience.turns)
 
 
 class _Watching:

@@ -72,7 +72,7 @@ class Asking:
             self._request(outfit, turn, step_number),
             outfit.limits,
             self._host.ground.environment.random,
-            publish=self._host.publish_live if self._host.turn_feeds else None,
+            publish=self._host.publish_live if self._host.audience.turns else None,
             on_retry=lambda attempt, fault, delay: self._host.tell(NoteRetry(turn, step_number, attempt, fault, delay)),
             has_hooks=bool(outfit.hooks),
             on_note=lambda text, thinking: self._host.tell(NoteProgress(turn, step_number, text, thinking)),

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from trouper import codec
+from trouper.actors.audience import Audience
 from trouper.actors.deadlines import Deadlines
 from trouper.actors.environment import Environment
-from trouper.actors.feed import Feed
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
@@ -123,7 +123,7 @@ class WorkHost(RunHost, Protocol):
     outfit: Outfit
     #: Tools as the turn under way advertises them.
     specs: tuple[ToolSpec, ...]
-    turn_feeds: list[Feed]
+    audience: Audience
 
     @property
     def ground(self) -> Ground: ...

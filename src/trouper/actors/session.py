@@ -17,8 +17,8 @@ from attrs import define, field
 
 from trouper import codec
 from trouper._errors import CommandRejected
+from trouper.actors.audience import Audience
 from trouper.actors.errors import ActorGone, MailboxFull
-from trouper.actors.feed import Feed
 from trouper.actors.ground import Ground, Outfit, Started
 from trouper.actors.recording import Taken, take
 from trouper.actors.reference import Inbox, Ref
@@ -79,17 +79,6 @@ _NEW: Final = State()
 
 
 @frozen
-class SessionEvent:
-    """A recorded event with its number in the session: contiguous from 0."""
-
-    seq: int
-    at: float
-    event: Any
-    #: The number of its record in the journal, by which `runtime.events()` counts.
-    record: int = 0
-
-
-@frozen
 class Step:
     """The reply to a command: the state after it, the work that it cut short, and the events that came of it."""
 
@@ -120,10 +109,7 @@ class SessionActor:
     next_seq: int = 0
     #: Models that a turn may be started with in place of the session's own (M6).
     overrides: list[Override] = field(factory=list)
-    turn_feeds: list[Feed] = field(factory=list)
-    event_feeds: list[Feed] = field(factory=list)
-    #: Of those who only wait for the end of a turn.
-    end_feeds: list[Feed] = field(factory=list)
+    audience: Audience = field(factory=Audience)
     #: The first journal sequence of the batch that is on its way to the disk: not yet part of `state`.
     in_flight: int | None = None
     #: When the actor crashed lately, in trio's time.
@@ -162,8 +148,7 @@ class SessionActor:
 
     def _end_feeds(self) -> None:
         self.watches.end()
-        for feed in (*self.turn_feeds, *self.event_feeds, *self.end_feeds):
-            feed.end()
+        self.audience.end()
 
     async def _live(self, inbox: Inbox[Any, Any]) -> None:
         self._ref, self._inbox = inbox.ref, inbox
@@ -401,13 +386,7 @@ class SessionActor:
         for event in record.events:
             if type(event) in _NOTICED:
                 self._notice(event, record.cause)
-            for feed in self.turn_feeds:
-                feed.push(event)
-        if self.event_feeds:
-            for offset, event in enumerate(record.events):
-                told = SessionEvent(record.n + offset, record.at, event, seq)
-                for feed in self.event_feeds:
-                    feed.push(told)
+        self.audience.hear(record, seq)
         if self.outfit.hooks:
             for seen in self._hook_events(record):
                 self._tell_hooks(seen)
@@ -424,12 +403,8 @@ class SessionActor:
             self.specs = self.outfit.registry.specs(self._revealed())
             once = next((each.model for each in self.overrides if each.command is cause), None)
             self._turn_outfit = self.outfit if once is None else changed(self.outfit, model=once)
-        elif kind is ModelReplied:
+        elif kind is ModelReplied or kind is TurnEnded:
             self._worker.asking.forget()
-        elif kind is TurnEnded:
-            self._worker.asking.forget()
-            for feed in self.end_feeds:
-                feed.push(event)
         elif kind in OBSERVED:
             self._worker.runs.observe(event)
 
@@ -464,13 +439,12 @@ class SessionActor:
             self._nursery.start_soon(hook.tell, event)
 
     def publish_live(self, event: LiveEvent) -> None:
-        for feed in self.turn_feeds:
-            feed.push(event)
+        self.audience.hear_live(event)
 
     @property
     def is_watched(self) -> bool:
         """Whether somebody is there who could approve a call."""
-        return bool(self.event_feeds) or any(feed.attended for feed in self.turn_feeds)
+        return self.audience.is_attended
 
     # -- acting
 
