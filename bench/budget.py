@@ -1,8 +1,8 @@
 """Calls that take 10 s under an inline budget of 300 ms: when the model gets its answer, and how fast a cancel reaches a run.
 
 1,000 calls in 100 sessions, 10 in each session's one turn, all alive at once (100 calls in `--quick`). The turns begin evenly spread over 5 s (0.5 s), as users do; and, for
-the worst case, all at the same instant, where one core has to record every spill at once. Late: from the tool's start to the model's next request, less
-the 300 ms. Cancel: from `session.cancel(task)` to `Cancelled` in the tool.
+the worst case, all at the same instant, where one core has to record every spill at once. The same number of calls is also made in step: each session has ten turns of one
+call, one after the other, and all begin at the same instant. Late: from the tool's start to the model's next request, less the 300 ms. Cancel: from `session.cancel(task)` to `Cancelled` in the tool.
 
 The garbage collector is on. Now and then it looks at all that is alive, and everybody waits meanwhile: its longest pause is printed. What is there before the first turn is
 kept out of its sight, as the guide to embedding advises those who serve many; the same without that advice is printed too.
@@ -58,11 +58,22 @@ CALLS_PLAY = reply(*(call("long_job", n=n) for n in range(CALLS)))
 DONE_PLAY = reply("They run on.")
 
 
+ONE_CALL_PLAY = reply(call("long_job", n=1))
+
+
 def answer(request: ModelRequest) -> Play:
     if request.messages[-1].role == "tool":
         answered[request.session] = time.perf_counter()
         return DONE_PLAY
     return CALLS_PLAY if request.messages[-1].kind == "normal" else DONE_PLAY
+
+
+def answer_in_step(request: ModelRequest) -> Play:
+    last = request.messages[-1]
+    if last.role == "tool":
+        answered[f"{request.session}/{last.answers[0].call_id}"] = time.perf_counter()
+        return DONE_PLAY
+    return ONE_CALL_PLAY if last.kind == "normal" else DONE_PLAY
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -176,6 +187,44 @@ async def measure(level: Level, sessions: int, spread_s: float, *, freeze: bool 
         shutil.rmtree(root, ignore_errors=True)
 
 
+async def measure_in_step(level: Level, sessions: int, *, freeze: bool = True) -> Measured:
+    started.clear()
+    answered.clear()
+    cancelled.clear()
+    limits = Limits(runs_per_session=CALLS, runs_per_runtime=sessions * CALLS)
+    root = tempfile.mkdtemp(prefix="trouper-bench-")
+    try:
+        async with open_runtime(
+            root,
+            model=Scripted([answer_in_step], exhausted="repeat"),
+            tools=[long_job],
+            limits=limits,
+            budget=Budget(inline_s=BUDGET_S),
+            durability=level,
+        ) as runtime:
+            handles = [await runtime.session(f"s{number}") for number in range(sessions)]
+            gc.collect()
+            if freeze:
+                gc.freeze()
+
+            async def talk(session: Session) -> None:
+                for _ in range(CALLS):
+                    await session.ask("go")
+
+            with Pauses() as pauses:
+                async with trio.open_nursery() as nursery:
+                    for session in handles:
+                        nursery.start_soon(talk, session)
+            late = [
+                (answered[f"{at}/{call_id}"] - begun - BUDGET_S) * 1_000 for (at, call_id), begun in started.items()
+            ]
+            assert len(late) == sessions * CALLS
+            return Measured(late, [], pauses.longest_ms)
+    finally:
+        gc.unfreeze()
+        shutil.rmtree(root, ignore_errors=True)
+
+
 def against(limit: float, name: str, value: float) -> Row:
     return Row(name, value, "ms", "limit", limit)
 
@@ -199,6 +248,11 @@ async def main(quick: bool, as_json: bool) -> None:
         alone = await measure(level, sessions, spread_s, freeze=False)
         rows.append(against(LATE_MS, f"answer, collector left alone, p99 [{level}]", percentile(alone.late, 0.99)))
         rows.append(against(LATE_MS, f"  longest pause for garbage meanwhile, left alone [{level}]", alone.pause))
+        in_step = await measure_in_step(level, sessions)
+        for name, share in (("median", 0.5), ("p99", 0.99)):
+            label = f"answer, all in step, ten turns of one call each, {name} [{level}]"
+            rows.append(against(LATE_MS, label, percentile(in_step.late, share)))
+        rows.append(against(LATE_MS, f"  longest pause for garbage meanwhile, in step [{level}]", in_step.pause))
         at_once = await measure(level, sessions, spread_s=0.0)
         rows.append(against(LATE_MS, f"answer, all at one instant, p99 [{level}]", percentile(at_once.late, 0.99)))
     print_rows(rows, as_json=as_json)

@@ -234,6 +234,8 @@ class Session(BackgroundSide):
             command = changed(command, options=options)
             override = Override(command, model)
             self._actor.overrides.append(override)
+        if self._ground.deadlines.is_crowded:
+            await self._ground.deadlines.give_way()
         feeds.append(feed)
         try:
             # Shielded: whether the turn began has to be known, or nobody could end it.

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 from background_stage import Probe, events_of, only_task, spill_script, until, until_quiet, with_files
 
 from trouper import Budget, Limits, ToolContext, ToolError, open_runtime, tool
 from trouper.actors.runs import RunHost
 from trouper.core.task_record import LOG_MAX_CHARS, TAIL_MAX_CHARS, TaskState
 from trouper.ground import RUN_THREADS_MAX
-from trouper.models.scripted import Scripted, call, reply
+from trouper.models.scripted import Scripted, call, reply, stall
 from trouper.testing.crash_disk import CrashDisk
 from trouper.tools.context import Question
 
@@ -75,6 +74,63 @@ async def test_budgets_are_per_tool_then_per_session(open_checked: Any, autojump
         await session.ask("go")
         assert abs(trio.current_time() - began - 0.7) < 1e-6
         await until_quiet(session)
+
+
+async def test_calls_that_begin_together_are_let_go_of_together(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B1, B2: one answer to the model for all of them, at the end of their budget; one that ended in time is not among them."""
+    probe = Probe()
+    calls = [call("slow", seconds=seconds) for seconds in (5.0, 0.1, 6.0, 7.0)]
+    model = Scripted([reply(*calls), reply("They go on."), reply("Noted.")], exhausted="repeat")
+    async with open_checked(model, tools=[probe.slow()]) as runtime:
+        session = await runtime.session("a")
+        began = trio.current_time()
+        assert (await session.ask("go")).text == "They go on."
+        assert abs(trio.current_time() - began - 0.3) < 1e-6
+        assert len(session.tasks()) == 3
+        await until_quiet(session)
+    causes = [type(record.cause).__name__ for record in journal]
+    first = causes.index("SpillCall")
+    assert causes[first : first + 4] == ["SpillCall", "SpillCall", "SpillCall", "DeliverReply"]
+
+
+async def test_calls_that_begin_one_after_the_other_have_their_budgets_for_themselves(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B1: what waits for a place begins when it has one, and its budget with it."""
+    probe = Probe()
+    calls = [call("slow", seconds=seconds) for seconds in (0.2, 5.0, 6.0)]
+    model = Scripted([reply(*calls), reply("They go on."), reply("Noted.")], exhausted="repeat")
+    async with open_checked(model, tools=[probe.slow()], limits=Limits(parallel_calls=2)) as runtime:
+        session = await runtime.session("a")
+        began = trio.current_time()
+        await session.ask("go")
+        assert abs(trio.current_time() - began - 0.5) < 1e-6
+        began_at = [round(task.created_at, 3) for task in session.tasks()]
+        assert round(max(began_at) - min(began_at), 3) == 0.2
+        await until_quiet(session)
+
+
+async def test_a_budget_that_runs_out_goes_before_what_others_have_not_begun(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B1: the replies of twenty models come at the moment at which the time is up; the turn that has waited is served first."""
+    probe = Probe()
+
+    def answer(request: Any) -> Any:
+        if request.session != "slow":
+            return reply(stall(0.3), "Here I am.")
+        return reply(call("slow", seconds=5.0)) if len(request.messages) == 1 else reply("It goes on.")
+
+    async with open_checked(Scripted([answer], exhausted="repeat"), tools=[probe.slow()]) as runtime:
+        async with trio.open_nursery() as nursery:
+            for name in ("slow", *(f"other-{n}" for n in range(20))):
+                nursery.start_soon((await runtime.session(name)).ask, "go")
+        await until_quiet(await runtime.session("slow"))
+    told = [(type(record.cause).__name__, record.session) for record in journal]
+    replies = [n for n, (cause, session) in enumerate(told) if cause == "DeliverReply" and session != "slow"]
+    assert len(replies) == 20 and told.index(("SpillCall", "slow")) < replies[0]
 
 
 async def test_a_tool_that_cannot_go_on_is_waited_for_up_to_its_time_out(

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from trouper.actors import open_supervisor
-from trouper.actors.deadlines import LOOK_AHEAD_S, Deadlines
+from trouper.actors.deadlines import AT_ONCE_MAX, LOOK_AHEAD_S, Deadlines
 from trouper.actors.running import Lane, Running
 from trouper.testing.sources import seeded
 
@@ -154,3 +155,98 @@ async def test_deadlines_are_exact_however_they_are_moved(autojump_clock: MockCl
             due[str(number)] = 100.0
             nursery.start_soon(moved, str(number))
     assert stage.ended == due
+
+
+class Due:
+    """Has a deadline, and notes when it is told that this has come."""
+
+    def __init__(self, deadline: float, told: list[str], name: str) -> None:
+        self.deadline = deadline
+        self.told = told
+        self.name = name
+
+    def time_out(self) -> None:
+        self.told.append(self.name)
+
+
+async def giving_way(stage: Stage, told: list[str], name: str) -> None:
+    """Some work that looks before it begins."""
+    if stage.deadlines.is_crowded:
+        await stage.deadlines.give_way()
+    told.append(name)
+
+
+async def test_what_is_due_goes_before_all_who_have_not_begun_and_in_its_own_order(autojump_clock: MockClock) -> None:
+    """B1: also if the scheduler has not seen yet that the time is up."""
+    stage, told = Stage(), list[str]()
+    due = [Due(1.0 + n / 1_000, told, f"due {n}") for n in range(3 * AT_ONCE_MAX)]
+    async with stage.open() as nursery:
+        await trio.testing.wait_all_tasks_blocked()
+        for each in reversed(due):
+            stage.deadlines.add(each)
+        assert not stage.deadlines.is_crowded
+        for name in ("one", "another", "a third"):
+            nursery.start_soon(giving_way, stage, told, name)
+        autojump_clock.jump(2)
+    assert told[: len(due)] == [each.name for each in due]
+    assert sorted(told[len(due) :]) == ["a third", "another", "one"]
+
+
+async def test_who_waits_is_let_in_one_by_one_and_whoever_was_let_in_before_is_the_first(
+    autojump_clock: MockClock,
+) -> None:
+    """Whoever is let in may start something that must not wait for all the others: it gets a round of the scheduler."""
+    stage, told = Stage(), list[str]()
+
+    async def started_by(name: str) -> None:
+        told.append(f"started by {name}")
+
+    async with trio.open_nursery() as nursery:
+
+        async def work(name: str, first: bool) -> None:
+            await stage.deadlines.give_way(first=first)
+            told.append(name)
+            nursery.start_soon(started_by, name)
+
+        for name in "bcda":
+            nursery.start_soon(work, name, name == "a")
+            await trio.testing.wait_all_tasks_blocked()
+        async with stage.open():
+            await trio.testing.wait_all_tasks_blocked()
+    assert [name for name in told if len(name) == 1] == list("abcd")
+    for name, later in zip("ab", "cd", strict=True):
+        assert told.index(f"started by {name}") < told.index(later)
+
+
+async def test_who_is_cancelled_while_it_gives_way_waits_no_more(autojump_clock: MockClock) -> None:
+    """I8: every await can be cancelled; and nobody else is let in less for it."""
+    stage, told = Stage(), list[str]()
+    async with stage.open() as nursery:
+        await trio.testing.wait_all_tasks_blocked()
+        stage.deadlines.hurry()
+        with trio.CancelScope() as scope:
+            nursery.start_soon(giving_way, stage, told, "other")
+            scope.cancel()
+            await stage.deadlines.give_way()
+        assert scope.cancelled_caught
+    assert told == ["other"] and not stage.deadlines.is_crowded
+
+
+async def test_nobody_waits_for_an_actor_that_is_gone(autojump_clock: MockClock) -> None:
+    """I24: those who wait when it ends go on, and after that nobody waits at all."""
+    stage, told = Stage(), list[str]()
+
+    async def work(name: str) -> None:
+        await stage.deadlines.give_way()
+        told.append(name)
+
+    with trio.fail_after(HANG_S):
+        async with trio.open_nursery() as nursery:
+            for name in ("one", "two", "three"):
+                nursery.start_soon(work, name)
+            await trio.testing.wait_all_tasks_blocked()
+            async with open_supervisor() as supervisor:
+                supervisor.cancel(supervisor.spawn("deadlines", stage.deadlines.run))
+            stage.deadlines.add(Due(0.0, told, "never"))
+            assert not stage.deadlines.is_due
+    assert sorted(told) == ["one", "three", "two"]

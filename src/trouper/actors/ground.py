@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeAlias
 
 from trouper import codec
 from trouper.actors.audience import Audience
-from trouper.actors.deadlines import Deadlines
 from trouper.actors.environment import Environment
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
@@ -91,8 +90,6 @@ class Ground(RunGround, Protocol):
     epoch: int
     #: Sees to it that what a model has said is recorded while it speaks.
     notes: Notes
-    #: Sees to it that work ends when its time is up.
-    deadlines: Deadlines
 
     @property
     def spending(self) -> Spending:
@@ -147,5 +144,11 @@ class WorkHost(RunHost, Protocol):
     async def deliver(self, command: Command) -> None:
         """What the session has to hear, as soon as there is room."""
 
-    async def relay(self, command: Command) -> Started | None:
-        """The same, from a task that has nothing else to do: it may get a piece of the work that follows, which it must do."""
+    async def relay(self, command: Command) -> Sequence[Started]:
+        """The same, from a task that has nothing else to do: it may get the work that follows, which it must do or `spawn`."""
+
+    async def relay_all(self, commands: Sequence[Command]) -> Sequence[Started]:
+        """The same for commands that one decision is made on."""
+
+    def spawn(self, started: Sequence[Started]) -> None:
+        """Have this work done, each piece in a task of its own."""

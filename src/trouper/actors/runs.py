@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import orjson
 import trio
 
+from trouper.actors.allowance import Allowance
+from trouper.actors.deadlines import Deadlines
 from trouper.actors.reporter import Reporter
 from trouper.actors.run import Run
 from trouper.actors.running import Running
@@ -76,6 +78,8 @@ class RunGround(Protocol):
 
     #: Cuts secrets out of whatever is written (J8).
     redact: Redactor
+    #: Sees to it that work ends when its time is up.
+    deadlines: Deadlines
 
     @property
     def has_files(self) -> bool:
@@ -116,17 +120,22 @@ class RunHost(CallHost, Protocol):
 class Runs:
     """All of them, by call and by task. New with each start of the session's actor: what ran before ended with it."""
 
-    def __init__(self, host: RunHost) -> None:
+    def __init__(self, host: RunHost, let_go: Callable[[Allowance], Awaitable[None]]) -> None:
         self._host = host
         self._calls: dict[CallId, Run] = {}
         self._tasks: dict[TaskId, Run] = {}
         #: Tasks that somebody is about to end: he alone writes their files, so that these say what the record will.
         self._ending: set[TaskId] = set()
         self._reporter = Reporter(host.limits.heartbeat_s)
+        self._let_go = let_go
+        #: That of the calls that began last.
+        self._allowance: Allowance | None = None
 
     # -- executions
 
-    async def run_call(self, tool: Tool, call: Call, running: Running, timeout_s: float) -> Command | None:
+    async def run_call(
+        self, tool: Tool, call: Call, running: Running, *, timeout_s: float, budget_s: float
+    ) -> Command | None:
         """A call that the turn may let go of. The end of its task if it did, else the call's own."""
         run = self._calls[call.id] = Run(call.id, self, tool, running)
         host = self._host
@@ -138,16 +147,20 @@ class Runs:
             attempt=call.attempt,
             run=run,
         )
-        ended = await run_tool(
-            tool,
-            call.id,
-            call.request.arguments,
-            context,
-            running,
-            host,
-            timeout_s=timeout_s,
-            output_bytes=host.limits.tool_output_bytes,
-        )
+        allowance = self._allow(run, budget_s)
+        try:
+            ended = await run_tool(
+                tool,
+                call.id,
+                call.request.arguments,
+                context,
+                running,
+                host,
+                timeout_s=timeout_s,
+                output_bytes=host.limits.tool_output_bytes,
+            )
+        finally:
+            allowance.end(call.id)
         if ended is None:
             return None  # Stopped: see `after_stop`.
         if run.spilling and run.task_id is None:
@@ -200,10 +213,15 @@ class Runs:
             return None
         return await self._finished(run, host.state.tasks.get(task_id) or found, ended)
 
-    def spilling(self, call: CallId) -> None:
-        """The turn has waited long enough for this call, and is about to say so."""
-        if call in self._calls:
-            self._calls[call].spilling = True
+    def _allow(self, run: Run, budget_s: float) -> Allowance:
+        allowance = self._allowance
+        if allowance is None or not allowance.has_room(budget_s):
+            allowance = self._allowance = Allowance(budget_s, self._host.run_ground.deadlines, self._time_out)
+        allowance.begin(run)
+        return allowance
+
+    def _time_out(self, allowance: Allowance) -> None:
+        self._host.start(self._let_go, allowance)
 
     # -- ends
 

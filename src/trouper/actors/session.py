@@ -203,7 +203,7 @@ class SessionActor:
         # No shield is needed: what is waited for in there is the disk, which no cancel cuts short.
         await self._handle(_gather(command, inbox))
         # Recovery may have had nothing to say, and still there is work that nobody runs yet.
-        self._spawn(self._reconcile()[1])
+        self.spawn(self._reconcile()[1])
 
     def _recovery(self) -> Recover:
         return Recover(
@@ -236,7 +236,7 @@ class SessionActor:
         with self._turnstile:
             if self.state.tasks.live:
                 batch = [(await self._with_files(command), reply) for command, reply in batch]
-            self._spawn(await self._decide(batch))
+            self.spawn(await self._decide(batch))
 
     async def _with_files(self, command: Command | None) -> Command | None:
         """Whoever closes the session ends its runs; what these leave behind is written first, so that their end can say where it is (B9)."""
@@ -245,40 +245,44 @@ class SessionActor:
         return changed(command, saved=await self._worker.runs.save_abandoned())
 
     @ki_safe
-    async def relay(self, command: Command) -> Started | None:
+    async def relay(self, command: Command) -> Sequence[Started]:
         """What the session has to hear, as soon as there is room. While the actor rests, whoever brings the command decides on it in the actor's
-        place, and gets a piece of the work that follows to go on with: that saves both of them the way through the scheduler.
+        place, and gets the work that follows to go on with: that saves both of them the way through the scheduler.
         """
         assert self._inbox is not None
-        if (
-            self._turnstile.taken
-            or not self._inbox.is_resting
-            or self.state.phase is NEW
-            # The budgets of a step's calls run out together: then one decision on all of them is cheaper.
-            or type(command) is SpillCall
-        ):
+        if self._turnstile.taken or not self._inbox.is_resting or self.state.phase is NEW:
             await self._enqueue(command)
-            return None
+            return ()
         with self._turnstile:
             try:
                 taken = self._take(self.state, self.next_seq, command)
             except (CommandRejected, JournalFull) as refusal:
                 self._refused(command, refusal)
-                return None
+                return ()
             if taken is not None:
                 _, started = await self._commit((taken,))
             elif type(command) in _ASKED_AGAIN:
                 self._ask_again(_ASKED_AGAIN[type(command)])
                 _, started = self._reconcile()
             else:
-                return None
+                return ()
             if self.state.phase is CLOSED:
                 self.post(None)  # The actor has to see it.
-        if not started:
-            return None
-        if len(started) > 1:
-            self._spawn(started[1:])
-        return started[0]
+        return started
+
+    @ki_safe
+    async def relay_all(self, commands: Sequence[Command]) -> Sequence[Started]:
+        """The same for commands that come together: one decision on all of them is cheaper."""
+        assert self._inbox is not None
+        if self._turnstile.taken or not self._inbox.is_resting or self.state.phase is NEW:
+            for command in commands:
+                await self._enqueue(command)
+            return ()
+        with self._turnstile:
+            started = await self._decide([(command, None) for command in commands])
+            if self.state.phase is CLOSED:
+                self.post(None)  # The actor has to see it.
+        return started
 
     async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> Sequence[Started]:
         """Decide on each command in turn, wait for the disk once, and only then let anybody know. Returns the work to be done now."""
@@ -467,7 +471,8 @@ class SessionActor:
                 started.append((work, new))
         return cancelled, started
 
-    def _spawn(self, started: Sequence[Started]) -> None:
+    def spawn(self, started: Sequence[Started]) -> None:
+        """Have this work done, each piece in a task of its own."""
         for work, running in started:
             assert self._nursery is not None
             self._nursery.start_soon(self._worker.run, work, running)
@@ -555,9 +560,7 @@ class SessionActor:
     # -- small things
 
     async def deliver(self, command: Command) -> None:
-        started = await self.relay(command)
-        if started is not None:
-            self._spawn((started,))
+        self.spawn(await self.relay(command))
 
     async def _enqueue(self, command: Command) -> None:
         assert self._ref is not None

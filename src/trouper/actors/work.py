@@ -6,12 +6,13 @@ The session's actor starts and stops work; a scope stops it, and only an event r
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 import trio
 
+from trouper.actors.allowance import Allowance
 from trouper.actors.asking import Asking
-from trouper.actors.ground import WorkHost
+from trouper.actors.ground import Started, WorkHost
 from trouper.actors.preparing import admitted
 from trouper.actors.running import Lane, Running
 from trouper.actors.runs import Runs
@@ -26,7 +27,6 @@ from trouper.core.notification import DeliverBatch
 from trouper.core.outstanding import (
     AwaitApproval,
     AwaitDeadline,
-    AwaitInlineBudget,
     AwaitWarning,
     CallModel,
     RunCall,
@@ -69,24 +69,55 @@ class Worker:
     @property
     def runs(self) -> Runs:
         if self._runs is None:
-            self._runs = Runs(self._host)
+            self._runs = Runs(self._host, self.let_go)
         return self._runs
 
     async def run(self, work: Work, running: Running) -> None:
         """Do the work, tell the session, and go on with what it wants next, if it has something for this task."""
-        with Lane(self._host.ground.deadlines) as lane:
+        deadlines = self._host.ground.deadlines
+        with Lane(deadlines) as lane:
             relayed = 0
             while True:
                 # A result that comes although nobody wants it any more is recorded as late (I9).
                 if (command := await self._outcome(work, running, lane)) is None:
                     return
-                if (following := await self._host.relay(command)) is None:
+                if deadlines.is_crowded:
+                    # Shielded, here and below: what the session has to hear, and the work that follows, belong to us by now.
+                    with trio.CancelScope(shield=True):
+                        await deadlines.give_way()
+                if not (started := await self._host.relay(command)):
                     return
-                work, running = following
+                if len(started) > 1:
+                    await self._begin(started[1:])
+                work, running = started[0]
                 relayed += 1
                 if relayed % RELAYS_MAX == 0:
-                    # A model and tools that never wait must not keep everybody else waiting. Shielded: the work belongs to us by now.
+                    # A model and tools that never wait must not keep everybody else waiting.
                     await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _begin(self, started: Sequence[Started]) -> None:
+        """Calls of one step begin one right after the other, however many turns reach theirs at this moment: their budgets run out together."""
+        deadlines = self._host.ground.deadlines
+        if deadlines.is_due:
+            with trio.CancelScope(shield=True):
+                await deadlines.give_way(first=True)
+        self._host.spawn(started)
+        deadlines.hurry()
+
+    async def let_go(self, allowance: Allowance) -> None:
+        """The turn has waited long enough for these calls: say so, and go on with what follows, which is to ask the model (B2)."""
+        host = self._host
+        ids, at, limits = host.ground.environment.ids, host.now(), host.task_limits()
+        commands: list[Command] = []
+        # Some may have ended in the last moment.
+        for call, run in allowance.calls.items():
+            run.spilling = True
+            task_id = TaskId(ids.new("task_"))
+            commands.append(SpillCall(call, task_id, host.owner, at, round(allowance.budget_s * 1000), limits=limits))
+        if commands and (started := await host.relay_all(commands)):
+            if len(started) > 1:
+                await self._begin(started[1:])
+            await self.run(*started[0])
 
     async def _outcome(self, work: Work, running: Running, lane: Lane) -> Command | None:
         command: Command | None = None
@@ -124,7 +155,7 @@ class Worker:
             timeout_s = outfit.limits.tool_timeout_s
         timeout_s = timeout_s or math.inf  # 0: never.
         if call.preparation.budget_s is not None:
-            return self.runs.run_call(tool, call, running, timeout_s)
+            return self.runs.run_call(tool, call, running, timeout_s=timeout_s, budget_s=call.preparation.budget_s)
         return run_tool(
             tool,
             request.id,
@@ -168,17 +199,6 @@ class Worker:
                 await trio.sleep(max(0.0, expires_at - self._host.now()))
                 return Deny(call_id, self._host.now(), "Nobody answered in time.")
 
-            case AwaitInlineBudget(call_id, budget_s):
-                await trio.sleep(budget_s)
-                self.runs.spilling(call_id)
-                return SpillCall(
-                    call_id,
-                    TaskId(self._host.ground.environment.ids.new("task_")),
-                    self._host.owner,
-                    self._host.now(),
-                    round(budget_s * 1000),
-                    limits=self._host.task_limits(),
-                )
             case DeliverBatch():
                 await self._wait_deliverable(work)
                 return DeliverDue(self._host.now(), self._host.outfit.turn_options(), self._host.notification_limits())

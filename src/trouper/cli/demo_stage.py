@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from trouper.cli.terminal import Terminal, clean, clean_line
-from trouper.core.outstanding import AwaitInlineBudget, CallModel, RunCall, outstanding
+from trouper.core.outstanding import CallModel, RunCall, outstanding
 from trouper.core.session import State
 from trouper.core.task import RunTask
 
@@ -168,13 +168,13 @@ def _shown(work: object, cast: Cast) -> Any:
         case CallModel(turn, step):
             return Text(f"model call, turn {turn} step {step}", style="magenta")
         case RunCall(call):
-            return Text(f"tool call {call.request.name}{_far(cast)}", style="yellow")
+            budget_s = call.preparation.budget_s
+            waits = "" if budget_s is None else f", the turn waits {budget_s * 1000:.0f} ms"
+            return Text(f"tool call {call.request.name}{waits}{_far(cast)}", style="yellow")
         case RunTask(task_id, attempt):
             about = cast.state.tasks.live[task_id].about
             name = "run" if about.origin_call is None or attempt > 1 else "run (spilled call)"
             return Text(f"{name} {about.tool}, attempt {attempt}{_far(cast)}", style="yellow")
-        case AwaitInlineBudget(_, budget_s):
-            return Text(f"inline budget, {budget_s * 1000:.0f} ms", style="dim")
         case _:
             return None
 

@@ -58,14 +58,6 @@ class AwaitWarning:
     wall_s: float
 
 
-@frozen
-class AwaitInlineBudget:
-    """When it is over, the turn lets this call go on in the background (B1)."""
-
-    call: CallId
-    budget_s: float
-
-
 Work: TypeAlias = (
     CallModel
     | Summarise
@@ -74,7 +66,6 @@ Work: TypeAlias = (
     | AwaitApproval
     | AwaitDeadline
     | AwaitWarning
-    | AwaitInlineBudget
     | TaskWork
     | DeliverBatch
     | ScheduleWork
@@ -93,8 +84,6 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
             for call in turn.calls:
                 if call.phase is RUNNING:
                     work["call", call.request.id, call.attempt] = RunCall(call)
-                    if call.preparation.budget_s is not None:
-                        work["budget", call.request.id] = AwaitInlineBudget(call.request.id, call.preparation.budget_s)
         if turn.deadline_at is not None:
             work["deadline", turn.number] = AwaitDeadline(turn.number, turn.deadline_at)
             wall_s = turn.deadline_at - turn.started_at
