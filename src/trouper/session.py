@@ -235,7 +235,7 @@ class Session(BackgroundSide):
             override = Override(command, model)
             self._actor.overrides.append(override)
         if self._ground.deadlines.is_crowded:
-            await self._ground.deadlines.give_way()
+            await self._ground.deadlines.give_way_to_turns()
         feeds.append(feed)
         try:
             # Shielded: whether the turn began has to be known, or nobody could end it.

@@ -192,30 +192,59 @@ async def test_what_is_due_goes_before_all_who_have_not_begun_and_in_its_own_ord
     assert sorted(told[len(due) :]) == ["a third", "another", "one"]
 
 
-async def test_who_waits_is_let_in_one_by_one_and_whoever_was_let_in_before_is_the_first(
-    autojump_clock: MockClock,
-) -> None:
+async def test_who_waits_is_let_in_a_few_at_a_time_in_the_order_of_coming(autojump_clock: MockClock) -> None:
     """Whoever is let in may start something that must not wait for all the others: it gets a round of the scheduler."""
     stage, told = Stage(), list[str]()
+    names = [f"{n:02}" for n in range(4 * AT_ONCE_MAX)]
 
     async def started_by(name: str) -> None:
         told.append(f"started by {name}")
 
     async with trio.open_nursery() as nursery:
 
-        async def work(name: str, first: bool) -> None:
-            await stage.deadlines.give_way(first=first)
+        async def work(name: str) -> None:
+            await stage.deadlines.give_way()
             told.append(name)
             nursery.start_soon(started_by, name)
 
-        for name in "bcda":
-            nursery.start_soon(work, name, name == "a")
+        for name in names:
+            nursery.start_soon(work, name)
             await trio.testing.wait_all_tasks_blocked()
         async with stage.open():
             await trio.testing.wait_all_tasks_blocked()
-    assert [name for name in told if len(name) == 1] == list("abcd")
-    for name, later in zip("ab", "cd", strict=True):
-        assert told.index(f"started by {name}") < told.index(later)
+    for n, name in enumerate(names[: -2 * AT_ONCE_MAX]):
+        assert told.index(name) < told.index(names[n + AT_ONCE_MAX])
+        assert told.index(f"started by {name}") < told.index(names[n + 2 * AT_ONCE_MAX])
+
+
+async def test_turns_under_way_go_before_new_ones_and_keep_none_out(autojump_clock: MockClock) -> None:
+    """What was begun is brought on first; but one new turn is let in with every few of the others, however many these are."""
+    stage, told = Stage(), list[str]()
+
+    async def begin(name: str) -> None:
+        await stage.deadlines.give_way_to_turns()
+        told.append(name)
+
+    async def go_on(name: str) -> None:
+        await stage.deadlines.give_way()
+        told.append(name)
+
+    async def go_on_at_last(name: str) -> None:
+        await stage.deadlines.give_way_once_more()
+        told.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for work, name in (
+            *((begin, f"new {n}") for n in range(20)),
+            *((go_on, f"old {n}") for n in range(20)),
+            (go_on_at_last, "next"),
+        ):
+            nursery.start_soon(work, name)
+            await trio.testing.wait_all_tasks_blocked()
+        async with stage.open():
+            await trio.testing.wait_all_tasks_blocked()
+    assert "next" in told[:AT_ONCE_MAX]
+    assert told.index("new 1") < told.index("old 10") < told.index("new 10")
 
 
 async def test_who_is_cancelled_while_it_gives_way_waits_no_more(autojump_clock: MockClock) -> None:

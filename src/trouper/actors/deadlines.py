@@ -4,7 +4,7 @@ One actor for all the work of a runtime: to register each deadline with trio, an
 takes. It sleeps until the earliest deadline that it knows of; most have moved on by then, or their work has ended.
 
 What is due goes first. One core does everything here, and the scheduler knows no order of precedence: a hundred turns that begin at one instant would all stand before a budget that
-runs out meanwhile. So whoever is about to bring about more work, and finds that something is due, queues up here, and is let in when nothing is: one in each round of the scheduler.
+runs out meanwhile. So whoever is about to bring about more work, and finds that something is due, queues up here, and is let in when nothing is: a few in each round of the scheduler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from trouper.actors.reference import Inbox
 
 #: All work is looked through at most this often, however many deadlines pass meanwhile: a provider that is down lets thousands pass within seconds.
 LOOK_AHEAD_S = 1.0
-#: What is due is stopped or let go of in the order of its deadlines, so many in each round of the scheduler: that is the order in which it gets its turn then.
+#: What is due is stopped or let go of in the order of its deadlines, so many in each round of the scheduler, and so many of those who wait are let in: whoever comes in the same
+#: round has no order.
 AT_ONCE_MAX = 4
 
 
@@ -37,7 +38,7 @@ class Timed(Protocol):
 class Deadlines:
     """The pieces of work that have one."""
 
-    __slots__ = ("_alarm", "_is_kept", "_later", "_looked_up_to", "_queue", "_soon", "_watched", "clock")
+    __slots__ = ("_alarm", "_is_kept", "_later", "_looked_up_to", "_new", "_queue", "_soon", "_watched", "clock")
 
     def __init__(self) -> None:
         # The clock itself, which `trio.current_time` would look up each time.
@@ -48,8 +49,9 @@ class Deadlines:
         self._soon: list[tuple[float, int, Timed]] = []
         self._later = math.inf
         self._alarm = Alarm()
-        #: Those who let others go first.
+        #: Those who let others go first: turns that are under way, and turns that are to begin.
         self._queue: deque[trio.lowlevel.Task] = deque()
+        self._new: deque[trio.lowlevel.Task] = deque()
         #: Whether the actor is there to let them in.
         self._is_kept = False
 
@@ -77,25 +79,26 @@ class Deadlines:
     @property
     def is_crowded(self) -> bool:
         """Whether something has to go first, or others wait for that already."""
-        return bool(self._queue) or self.is_due
+        return bool(self._queue) or bool(self._new) or self.is_due
 
     def hurry(self) -> None:
         """What was started just now has to go first: in the next round of the scheduler it does."""
         self._alarm.hasten(self.clock())
 
-    async def give_way(self, *, first: bool = False) -> None:
-        """Let go first what has to, and those who came before; or be the `first` of those who wait. Only where `is_due` or `is_crowded` says so: nobody lets in who comes unasked."""
-        task = trio.lowlevel.current_task()
-        if first:
-            self._queue.appendleft(task)
-        else:
-            self._queue.append(task)
+    async def give_way(self) -> None:
+        """Let go first what has to, and those who came before. Only where `is_due` or `is_crowded` says so: nobody lets in who comes unasked."""
+        self._queue.append(trio.lowlevel.current_task())
+        await _wait_in(self._queue)
 
-        def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._queue.remove(task)
-            return trio.lowlevel.Abort.SUCCEEDED
+    async def give_way_once_more(self) -> None:
+        """The same for somebody who has waited already: he is the next."""
+        self._queue.appendleft(trio.lowlevel.current_task())
+        await _wait_in(self._queue)
 
-        await trio.lowlevel.wait_task_rescheduled(give_up)
+    async def give_way_to_turns(self) -> None:
+        """The same for a turn that is to begin."""
+        self._new.append(trio.lowlevel.current_task())
+        await _wait_in(self._new)
 
     async def run(self, inbox: Inbox[None, None]) -> None:
         self._is_kept = True
@@ -105,20 +108,24 @@ class Deadlines:
                 await self._see_to_them(inbox)
         finally:
             self._is_kept = False
-            while self._queue:
-                self._let_in()
+            while self._queue or self._new:
+                self._let_in(len(self._queue))
 
     async def _see_to_them(self, inbox: Inbox[None, None]) -> None:
         """Until nothing is due and nobody waits."""
         while not inbox.stopping:
             if not self._look(self.clock()):
-                if not self._queue:
+                if not self._queue and not self._new:
                     return
-                self._let_in()
+                self._let_in(AT_ONCE_MAX - 1)
             await trio.lowlevel.checkpoint()
 
-    def _let_in(self) -> None:
-        trio.lowlevel.reschedule(self._queue.popleft())
+    def _let_in(self, under_way: int) -> None:
+        """So many of the turns under way, and one that is new: what was begun goes before what was not, and keeps nobody out."""
+        for _ in range(min(under_way, len(self._queue))):
+            trio.lowlevel.reschedule(self._queue.popleft())
+        if self._new:
+            trio.lowlevel.reschedule(self._new.popleft())
 
     def _look(self, now: float) -> bool:
         """Stop what is overdue, and set the alarm for the next. Whether there was anything."""
@@ -149,3 +156,13 @@ class Deadlines:
         self._soon.clear()
         for running in self._watched:
             self.add(running)
+
+
+async def _wait_in(queue: deque[trio.lowlevel.Task]) -> None:
+    task = trio.lowlevel.current_task()
+
+    def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
+        queue.remove(task)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(give_up)

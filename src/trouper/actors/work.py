@@ -100,7 +100,7 @@ class Worker:
         deadlines = self._host.ground.deadlines
         if deadlines.is_due:
             with trio.CancelScope(shield=True):
-                await deadlines.give_way(first=True)
+                await deadlines.give_way_once_more()
         self._host.spawn(started)
         deadlines.hurry()
 
