@@ -483,6 +483,36 @@ async def test_a_run_that_is_ended_from_outside_leaves_what_it_has_written(
     assert json.loads((directory / "result.json").read_text())["status"] == "cancelled"
 
 
+@pytest.mark.parametrize("late_s", [-1e-9, 0.0, 1e-9])
+async def test_a_run_that_ends_as_its_grace_does_leaves_the_files_of_the_end_that_is_on_record(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path, late_s: float
+) -> None:
+    """B9, I9: one of the two ends counts, and the files say which."""
+
+    @tool(background=True)
+    async def deaf() -> str:
+        """Does not listen."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(5.0 + late_s)
+        return "done anyway"
+
+    states = set()
+    async with open_checked(
+        Scripted([], exhausted="repeat"), tools=[deaf], limits=Limits(grace_s=5.0), **with_files(open_checked, tmp_path)
+    ) as runtime:
+        session = await runtime.session("a")
+        for _ in range(8):  # Which of them wakes first is anybody's guess.
+            task = await session.spawn("deaf", signal_on_completion=False)
+            await trio.testing.wait_all_tasks_blocked()
+            await session.cancel(task.id)
+            ended = await session.wait_task(task.id)
+            await trio.sleep(1.0)
+            told = json.loads((tmp_path / "files" / "a" / task.about.directory / "result.json").read_text())
+            assert told["status"] == ended.state.value and ended.result_path is not None
+            states.add(ended.state)
+    assert states <= {TaskState.CANCELLED, TaskState.SUCCEEDED}
+
+
 async def test_without_a_grace_period_a_run_that_stops_at_once_still_leaves_its_files(
     open_checked: Any, autojump_clock: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
