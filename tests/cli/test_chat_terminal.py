@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,17 @@ def test_sigterm_ends_the_chat_in_order(place: Path) -> None:
         assert terminal.wait_end() == 143
         assert terminal.raw.endswith(b"\x1b[?2004l")
     assert not (place / "state" / "control.sock").exists()
+
+
+def test_ctrl_s_stops_nothing(place: Path) -> None:
+    """I33: a terminal that holds its output back would hold up the runs in the background with it, and SIGTERM too."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.type("\x13")
+        terminal.line("are you there?")
+        terminal.wait_for("You said: are you there?")
+        terminal.kill(signal.SIGTERM)
+        assert terminal.wait_end() == 143
 
 
 def test_what_a_model_or_a_tool_says_cannot_drive_the_terminal(place: Path) -> None:

@@ -17,11 +17,12 @@ _BRACKETED_PASTE = ("\x1b[?2004h", "\x1b[?2004l")
 
 @contextmanager
 def raw_keys(descriptor: int) -> Iterator[None]:
-    """The terminal hands over every key as it is pressed, and echoes none. Ctrl-C stays a signal."""
+    """The terminal hands over every key as it is pressed, and echoes none. Ctrl-C stays a signal; Ctrl-S does not stop the screen, which everything else would wait for."""
     import termios
 
     before = termios.tcgetattr(descriptor)
     now = termios.tcgetattr(descriptor)
+    now[0] &= ~termios.IXON
     now[3] &= ~(termios.ICANON | termios.ECHO)
     now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
     termios.tcsetattr(descriptor, termios.TCSADRAIN, now)
