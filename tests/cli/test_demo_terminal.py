@@ -98,7 +98,7 @@ def test_ctrl_c_ends_it_with_its_agent() -> None:
     assert not os.path.exists(f"/proc/{found[1]}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_agent_is_ready_leaves_no_process_behind(number: int) -> None:
     """I21: also while nobody has heard of the agent's process yet; it ends without a word."""
     with AtTerminal("demo") as terminal:
@@ -108,6 +108,15 @@ def test_a_signal_before_the_agent_is_ready_leaves_no_process_behind(number: int
         assert terminal.wait_end() == 128 + number
         assert "Traceback" not in terminal.text()
     wait_for_end(agent)
+
+
+def test_a_window_that_is_closed_during_the_demo_leaves_no_files_behind(tmp_path: Path) -> None:
+    """I21: the terminal is gone, and nobody would look for them."""
+    with AtTerminal("demo", TMPDIR=str(tmp_path)) as terminal:
+        terminal.wait_for("agent: process")
+        terminal.kill(signal.SIGHUP)
+        assert terminal.wait_end() == 128 + signal.SIGHUP
+    assert not list(tmp_path.glob("trouper-demo-*"))
 
 
 def test_an_agent_that_nobody_listens_to_ends_without_a_word(tmp_path: Path) -> None:

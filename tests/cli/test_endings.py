@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import trio
 from terminal_driver import PATIENCE_S, run
+
+from trouper.cli.endings import Stopped, ending_signals
+from trouper.cli.hosting import ended_by_signals
 
 ODD = "say €ñ"
 #: A locale without any character beyond ASCII, which Python is not to replace by a better one.
@@ -118,3 +123,27 @@ def test_what_is_not_there_yet_is_refused_and_not_offered(command: str) -> None:
     done = started(command)
     assert done.returncode == 2 and done.stderr == f"trouper: there is no command {command!r}; see trouper --help\n"
     assert f"  {command} " not in started("--help").stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+async def test_a_program_that_is_asked_to_end_does_so_in_order_and_says_by_what(number: signal.Signals) -> None:
+    """I21: whichever way it is asked; a window that is closed asks by SIGHUP."""
+    left = False
+    with pytest.raises(Stopped) as stopped:
+        async with ended_by_signals():
+            try:
+                signal.raise_signal(number)
+                await trio.sleep_forever()
+            finally:
+                left = True
+    assert left and stopped.value.code == 128 + number
+
+
+def test_what_was_started_to_outlive_its_terminal_does() -> None:
+    """`nohup trouper run ...`"""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in ending_signals()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.SIGHUP in ending_signals()

@@ -19,7 +19,7 @@ from trouper.cli.chat_input import raw_keys, typed_lines
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Watch
 from trouper.cli.describe import quoted
-from trouper.cli.endings import INTERRUPTED, STOPPED, Stopped
+from trouper.cli.endings import Stopped, ending_signals
 from trouper.cli.hosting import Hosted, hosting
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.run import is_quiet
@@ -38,7 +38,6 @@ TICK_S = 0.1
 TYPING_S = 2.0
 #: Two Ctrl-C within this time quit.
 TWICE_S = 2.0
-HUNG_UP = 129
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -174,16 +173,13 @@ class Chat:
                 holding = typing
 
     async def _signals(self, scope: trio.CancelScope, code: list[int]) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        codes = ending_signals()
+        with trio.open_signal_receiver(*codes) as signals:
             async for number in signals:
                 if number == signal.SIGINT and not self._twice():
                     await self._stop_turn()
                     continue
-                code.append(
-                    {signal.SIGINT: INTERRUPTED, signal.SIGTERM: STOPPED, signal.SIGHUP: HUNG_UP}[
-                        signal.Signals(number)
-                    ]
-                )
+                code.append(codes[number])
                 scope.cancel()
                 return
 

@@ -24,7 +24,7 @@ from trouper._errors import InternalError, WorldError
 from trouper.cli.arguments import Parser
 from trouper.cli.demo_stage import LiveStage, Stage
 from trouper.cli.describe import describe, quoted
-from trouper.cli.endings import STOPPED, Stopped
+from trouper.cli.endings import Stopped, ending_signals
 from trouper.cli.terminal import Terminal, clean_line, plural
 from trouper.cli.views import open_view
 from trouper.core.events import (
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     out = Terminal()
     page_s, word_s = (0.05, 0.014) if options.fast else (0.05, 0.02)
-    with _stopped_by_sigterm(), _place(options.keep) as place:
+    with _stopped_by_signals(), _place(options.keep) as place:
         stage = LiveStage(out) if out.is_terminal and out.colour else Stage(out)
         with stage:
             _Demo(stage, place, page_s, word_s).play()
@@ -105,20 +105,23 @@ def _place(keep: str | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """A SIGTERM ends the demo like Ctrl-C does: the agent's process ends with it, and nothing is left behind."""
+def _stopped_by_signals() -> Iterator[None]:
+    """A SIGTERM or a SIGHUP ends the demo like Ctrl-C does: the agent's process ends with it, and nothing is left behind."""
+    codes = ending_signals()
+    del codes[signal.SIGINT]
 
     def stop(number: int, frame: object) -> None:
-        raise Stopped(STOPPED)
+        raise Stopped(codes[number])
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in codes}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Agent:

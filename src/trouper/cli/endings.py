@@ -6,8 +6,9 @@
 3    the turn stopped short (budget,    75   somebody else has the root open; try again later
      max_steps, max_tokens)             77   no permission
 4    the model refused                  78   a setting is wrong or missing
-65   the journal is damaged             130  interrupted (Ctrl-C)
-66   there is no such journal           141  the reader of the output went away
+65   the journal is damaged             129  the terminal went away (SIGHUP)
+66   there is no such journal           130  interrupted (Ctrl-C)
+                                        141  the reader of the output went away
                                         143  asked to stop (SIGTERM)
 """
 
@@ -23,6 +24,7 @@ STOPPED_SHORT = 3
 REFUSED = 4
 DAMAGED = 65
 INTERNAL = 70
+HUNG_UP = 129
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 STOPPED = 143
@@ -31,6 +33,16 @@ STOPPED = 143
 TRACEBACK_VARIABLE = "TROUPER_TRACEBACK"
 #: The level of the log on stderr (debug, info, warning, error); without it there is none.
 LOG_VARIABLE = "TROUPER_LOG"
+
+
+def ending_signals() -> dict[int, int]:
+    """The signals that ask a program to end, with its exit code for each. Without SIGHUP where whoever started it has said that it is to go on (`nohup`)."""
+    import signal
+
+    codes: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: STOPPED, signal.SIGHUP: HUNG_UP}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        del codes[signal.SIGHUP]
+    return codes
 
 
 class Stopped(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from trouper import codec
 from trouper._errors import TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
 from trouper.cli.control import OwnerUnreachable, ask_owner, serving
-from trouper.cli.endings import INTERRUPTED, STOPPED, Stopped
+from trouper.cli.endings import Stopped, ending_signals
 from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
 from trouper.core.messages import Json
@@ -76,10 +75,11 @@ async def ended_by_signals() -> AsyncIterator[None]:
     code: list[int] = []
 
     async def watch(scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        codes = ending_signals()
+        with trio.open_signal_receiver(*codes) as signals:
             task_status.started()
             async for number in signals:
-                code.append(INTERRUPTED if number == signal.SIGINT else STOPPED)
+                code.append(codes[number])
                 scope.cancel()
 
     async with trio.open_nursery() as nursery:
