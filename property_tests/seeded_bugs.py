@@ -781,6 +781,14 @@ BUGS: tuple[Bug, ...] = (
         (DEADLINES,),
     ),
     Bug(
+        "a-door-that-stays-shut",
+        "those who gave way are not let in when the one who went first is through (B1)",
+        "actors/deadlines.py",
+        "            self._ahead -= 1\n            self.hurry()\n",
+        "            self._ahead -= 1\n",
+        (DEADLINES,),
+    ),
+    Bug(
         "a-door-that-nobody-keeps",
         "who gave way to what was due waits for ever when the actor that lets them in has ended (I24)",
         "actors/deadlines.py",

@@ -279,3 +279,17 @@ async def test_nobody_waits_for_an_actor_that_is_gone(autojump_clock: MockClock)
             stage.deadlines.add(Due(0.0, told, "never"))
             assert not stage.deadlines.is_due
     assert len(told) == 3 * AT_ONCE_MAX
+
+
+async def test_nobody_is_let_in_while_somebody_goes_first(autojump_clock: MockClock) -> None:
+    """B1: what was let go of waits for the disk, and the model is asked, before others bring about more work; however long that takes."""
+    stage, told = Stage(), list[str]()
+    async with stage.open() as nursery:
+        await trio.testing.wait_all_tasks_blocked()
+        with stage.deadlines.going_first():
+            for name in ("one", "two"):
+                nursery.start_soon(giving_way, stage, told, name)
+            await trio.sleep(3)
+            told.append("first")
+        await trio.testing.wait_all_tasks_blocked()
+        assert told[0] == "first" and len(told) == 3

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -38,7 +40,18 @@ class Timed(Protocol):
 class Deadlines:
     """The pieces of work that have one."""
 
-    __slots__ = ("_alarm", "_is_kept", "_later", "_looked_up_to", "_new", "_queue", "_soon", "_watched", "clock")
+    __slots__ = (
+        "_ahead",
+        "_alarm",
+        "_is_kept",
+        "_later",
+        "_looked_up_to",
+        "_new",
+        "_queue",
+        "_soon",
+        "_watched",
+        "clock",
+    )
 
     def __init__(self) -> None:
         # The clock itself, which `trio.current_time` would look up each time.
@@ -52,6 +65,8 @@ class Deadlines:
         #: Those who let others go first: turns that are under way, and turns that are to begin.
         self._queue: deque[trio.lowlevel.Task] = deque()
         self._new: deque[trio.lowlevel.Task] = deque()
+        #: How many are on their way whom nobody may overtake.
+        self._ahead = 0
         #: Whether the actor is there to let them in.
         self._is_kept = False
 
@@ -74,7 +89,7 @@ class Deadlines:
     @property
     def is_due(self) -> bool:
         """Whether there is something that has to go first."""
-        return self._alarm.at <= self.clock() and self._is_kept
+        return self._is_kept and (self._alarm.at <= self.clock() or self._ahead > 0)
 
     @property
     def is_crowded(self) -> bool:
@@ -84,6 +99,16 @@ class Deadlines:
     def hurry(self) -> None:
         """What was started just now has to go first: in the next round of the scheduler it does."""
         self._alarm.hasten(self.clock())
+
+    @contextmanager
+    def going_first(self) -> Iterator[None]:
+        """Nobody is let in meanwhile: while somebody waits for the disk, the thread that writes it would have to share the interpreter with all of them."""
+        self._ahead += 1
+        try:
+            yield
+        finally:
+            self._ahead -= 1
+            self.hurry()
 
     async def give_way(self) -> None:
         """Let go first what has to, and those who came before. Only where `is_due` or `is_crowded` says so: nobody lets in who comes unasked."""
@@ -115,7 +140,7 @@ class Deadlines:
         """Until nothing is due and nobody waits."""
         while not inbox.stopping:
             if not self._look(self.clock()):
-                if not self._queue and not self._new:
+                if self._ahead or not (self._queue or self._new):
                     return
                 self._let_in(AT_ONCE_MAX - 1)
             await trio.lowlevel.checkpoint()

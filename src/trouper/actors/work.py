@@ -114,7 +114,11 @@ class Worker:
             run.spilling = True
             task_id = TaskId(ids.new("task_"))
             commands.append(SpillCall(call, task_id, host.owner, at, round(allowance.budget_s * 1000), limits=limits))
-        if commands and (started := await host.relay_all(commands)):
+        if not commands:
+            return
+        with host.ground.deadlines.going_first():
+            started = await host.relay_all(commands)
+        if started:
             if len(started) > 1:
                 await self._begin(started[1:])
             await self.run(*started[0])
