@@ -4,8 +4,8 @@ Group commit without a clerk: the first that waits sends all that is pending to 
 sync runs is in the next one. When several waited for the last sync, the first gives everyone who can run one turn of the scheduler before it
 sends. So nothing is ever held back by a timer, and under load a sync covers many.
 
-A waiter that is alone, on a disk that has been fast lately, waits for the sync in place, for a bounded time; that saves the two hops
-between threads and tasks that cost as much as the sync. Past the bound it parks like any other, so a disk that stalls never stalls the event loop.
+A waiter that is alone, or the first of those that have gathered, waits in place for the sync if the disk has been fast lately, for a bounded time; that saves the two hops
+between threads and tasks that cost as much as the sync, and the thread need not share the interpreter with a busy event loop, which would keep it waiting for milliseconds. Past the bound it parks like any other, so a disk that stalls never stalls the event loop.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class JournalStatistics:
     waiting: int
     batches: int
     records: int
-    #: Batches whose waiter was alone and waited in place.
+    #: Batches that were waited for in place.
     held: int
     #: How long the last commit took.
     sync_s: float
@@ -310,7 +310,9 @@ class JournalWriter:
             finally:
                 self._gathering = False
             if self._is_idle() and seq > self.log.durable:
-                self._send()
+                flight = self._depart()
+                if flight is not None:
+                    self._hold_or_follow(flight)
             return
         flight = self._depart()
         if flight is None:
@@ -322,11 +324,10 @@ class JournalWriter:
                 self._turned = now
                 await trio.lowlevel.cancel_shielded_checkpoint()
         finally:
-            if not self._waiting and self._hold(flight):
-                self._held += 1
-                self._land(flight)
-            else:
+            if self._waiting:
                 self._follow(flight)
+            else:
+                self._hold_or_follow(flight)
 
     def _send(self) -> None:
         """Send what is pending to the disk; whoever waits for it is woken when it is there."""
@@ -351,6 +352,13 @@ class JournalWriter:
         else:
             self._commit_here(batch, flight)
         return None
+
+    def _hold_or_follow(self, flight: Flight) -> None:
+        if self._hold(flight):
+            self._held += 1
+            self._land(flight)
+        else:
+            self._follow(flight)
 
     def _follow(self, flight: Flight) -> None:
         """Have the flight landed when it has ended."""
