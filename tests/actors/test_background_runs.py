@@ -92,7 +92,7 @@ async def test_calls_that_begin_together_are_let_go_of_together(
         await until_quiet(session)
     causes = [type(record.cause).__name__ for record in journal]
     first = causes.index("SpillCall")
-    assert causes[first : first + 4] == ["SpillCall", "SpillCall", "SpillCall", "DeliverReply"]
+    assert causes[first : first + 3] == ["SpillCall"] * 3 and causes.count("SpillCall") == 3
 
 
 async def test_calls_that_begin_one_after_the_other_have_their_budgets_for_themselves(
