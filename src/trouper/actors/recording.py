@@ -6,7 +6,10 @@ the journal holds it that is decided on. So the state of the running session is 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from trouper import codec
+from trouper._errors import CommandRejected
 from trouper.actors.ground import Ground
 from trouper.core.commands import Command, NoteProgress, NoteRetry
 from trouper.core.decisions import step
@@ -52,3 +55,21 @@ def take(ground: Ground, session: str, state: State, n: int, command: Command, *
     if after.tasks is not state.tasks:
         ground.permits.hold(session, after.tasks.active)
     return Taken(record, seq, after, durable)
+
+
+_rehearsed: set[type] = set()
+
+
+def rehearse(state: State, command: Command) -> None:
+    """Decide on a command that may come, write it down for nobody, and forget it: to decide changes nothing.
+
+    For what must not be late when it comes. The first command of its kind takes ten milliseconds more than the second, in which the classes and writers are made
+    that it needs; once they are there, this does nothing.
+    """
+    if type(command) in _rehearsed:
+        return
+    with suppress(CommandRejected):
+        events, _ = step(state, command)
+        if events:
+            codec.encode(codec.Record("", 0, 0, 0.0, command, events))
+            _rehearsed.add(type(command))

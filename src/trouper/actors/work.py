@@ -14,6 +14,7 @@ from trouper.actors.allowance import Allowance
 from trouper.actors.asking import Asking
 from trouper.actors.ground import Started, WorkHost
 from trouper.actors.preparing import admitted
+from trouper.actors.recording import rehearse
 from trouper.actors.running import Lane, Running
 from trouper.actors.runs import Runs
 from trouper.actors.sink import LiveSink
@@ -107,13 +108,12 @@ class Worker:
     async def let_go(self, allowance: Allowance) -> None:
         """The turn has waited long enough for these calls: say so, and go on with what follows, which is to ask the model (B2)."""
         host = self._host
-        ids, at, limits = host.ground.environment.ids, host.now(), host.task_limits()
+        ids, at = host.ground.environment.ids, host.now()
         commands: list[Command] = []
         # Some may have ended in the last moment.
         for call, run in allowance.calls.items():
             run.spilling = True
-            task_id = TaskId(ids.new("task_"))
-            commands.append(SpillCall(call, task_id, host.owner, at, round(allowance.budget_s * 1000), limits=limits))
+            commands.append(self._spill(call, TaskId(ids.new("task_")), allowance.budget_s, at))
         if not commands:
             return
         with host.ground.deadlines.going_first():
@@ -122,6 +122,9 @@ class Worker:
             if len(started) > 1:
                 await self._begin(started[1:])
             await self.run(*started[0])
+
+    def _spill(self, call: CallId, task_id: TaskId, budget_s: float, at: float) -> SpillCall:
+        return SpillCall(call, task_id, self._host.owner, at, round(budget_s * 1000), limits=self._host.task_limits())
 
     async def _outcome(self, work: Work, running: Running, lane: Lane) -> Command | None:
         command: Command | None = None
@@ -158,8 +161,11 @@ class Worker:
         if timeout_s is None:
             timeout_s = outfit.limits.tool_timeout_s
         timeout_s = timeout_s or math.inf  # 0: never.
-        if call.preparation.budget_s is not None:
-            return self.runs.run_call(tool, call, running, timeout_s=timeout_s, budget_s=call.preparation.budget_s)
+        budget_s = call.preparation.budget_s
+        if budget_s is not None:
+            if self._runs is None:
+                rehearse(self._host.state, self._spill(request.id, TaskId("task_0"), budget_s, self._host.now()))
+            return self.runs.run_call(tool, call, running, timeout_s=timeout_s, budget_s=budget_s)
         return run_tool(
             tool,
             request.id,
