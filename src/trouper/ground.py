@@ -167,11 +167,13 @@ class RuntimeGround:
 
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
         """The answer to what a task waited for is on record."""
-        self.services(session).asker.recorded(task_id, answer)
+        if (questions := self.services(session).asked) is not None:
+            questions.recorded(task_id, answer)
 
     def call_went_on(self, session: str, call: CallId, task_id: TaskId) -> None:
         """The turn has let go of a call, which goes on as a task."""
-        self.services(session).asker.went_on(call, task_id)
+        if (questions := self.services(session).asked) is not None:
+            questions.went_on(call, task_id)
 
     def new_owner(self) -> Owner:
         self._starts += 1

@@ -7,7 +7,7 @@ These look at identity first, and leave whatever is not plain to the converter.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any
 
@@ -88,6 +88,8 @@ def _writing(source: str, kind: Any, name: str, names: dict[str, Any], converter
     # Declared as any JSON, it is JSON already; whatever else is in it, the encoder asks about.
     if kind is Any or kind in PLAIN or typing.get_origin(kind) is typing.Literal:
         return source
+    if typing.get_origin(kind) is Mapping and typing.get_args(kind) == (str, Any):
+        return f"dict({source})"
     if isinstance(kind, type) and issubclass(kind, Enum):
         # Not `value`, which is a property.
         return f"{source}._value_"

@@ -85,6 +85,12 @@ class Desk:
     def schedules(self) -> Calendar:
         return Calendar(self.session)
 
+    @property
+    def asked(self) -> Questions | None:
+        """The same as `asker`, if anybody could have asked anything so far."""
+        found: Questions | None = self.__dict__.get("asker")
+        return found
+
     @_once
     def asker(self) -> Questions:
         return Questions(self.session, self.secrets)
