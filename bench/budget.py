@@ -5,7 +5,7 @@ the worst case, all at the same instant, where one core has to record every spil
 call, one after the other, and all begin at the same instant. Late: from the tool's start to the model's next request, less the 300 ms. Cancel: from `session.cancel(task)` to `Cancelled` in the tool.
 
 The garbage collector is on. Now and then it looks at all that is alive, and everybody waits meanwhile: its longest pause is printed. What is there before the first turn is
-kept out of its sight, as the guide to embedding advises those who serve many; the same without that advice is printed too.
+kept out of its sight, and the rest is looked at as a whole ten times less often, as the guide to embedding advises those who serve many; the same without that advice is printed too.
 
 How busy the machine was with other things shows in a process that has nothing to do with Trouper: at the same time it waits for as many timers, and after each computes for as long as a
 session's answer takes, and syncs a file if the journal does.
@@ -142,7 +142,23 @@ class Measured:
     pause: float
 
 
-async def measure(level: Level, sessions: int, spread_s: float, *, freeze: bool = True) -> Measured:
+DEFAULT_THRESHOLD = gc.get_threshold()
+
+
+def tune_collector(advised: bool) -> None:
+    """What the guide to embedding advises, once all is there."""
+    gc.collect()
+    if advised:
+        gc.freeze()
+        gc.set_threshold(700, 10, 100)
+
+
+def leave_collector_alone() -> None:
+    gc.unfreeze()
+    gc.set_threshold(*DEFAULT_THRESHOLD)
+
+
+async def measure(level: Level, sessions: int, spread_s: float, *, advised: bool = True) -> Measured:
     started.clear()
     answered.clear()
     cancelled.clear()
@@ -158,9 +174,7 @@ async def measure(level: Level, sessions: int, spread_s: float, *, freeze: bool 
             durability=level,
         ) as runtime:
             handles = [await runtime.session(f"s{number}") for number in range(sessions)]
-            gc.collect()
-            if freeze:
-                gc.freeze()
+            tune_collector(advised)
 
             async def talk(number: int, session: Session) -> None:
                 await trio.sleep(spread_s * number / sessions)
@@ -183,11 +197,11 @@ async def measure(level: Level, sessions: int, spread_s: float, *, freeze: bool 
                     cancels.append((cancelled[key] - begun) * 1_000)
             return Measured(late, cancels, pauses.longest_ms)
     finally:
-        gc.unfreeze()
+        leave_collector_alone()
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def measure_in_step(level: Level, sessions: int, *, freeze: bool = True) -> Measured:
+async def measure_in_step(level: Level, sessions: int, *, advised: bool = True) -> Measured:
     started.clear()
     answered.clear()
     cancelled.clear()
@@ -203,9 +217,7 @@ async def measure_in_step(level: Level, sessions: int, *, freeze: bool = True) -
             durability=level,
         ) as runtime:
             handles = [await runtime.session(f"s{number}") for number in range(sessions)]
-            gc.collect()
-            if freeze:
-                gc.freeze()
+            tune_collector(advised)
 
             async def talk(session: Session) -> None:
                 for _ in range(CALLS):
@@ -221,7 +233,7 @@ async def measure_in_step(level: Level, sessions: int, *, freeze: bool = True) -
             assert len(late) == sessions * CALLS
             return Measured(late, [], pauses.longest_ms)
     finally:
-        gc.unfreeze()
+        leave_collector_alone()
         shutil.rmtree(root, ignore_errors=True)
 
 
@@ -245,7 +257,7 @@ async def main(quick: bool, as_json: bool) -> None:
         for name, share in (("median", 0.5), ("p99", 0.99)):
             label = f"cancel of a run, {name} of {len(found.cancels)} [{level}]"
             rows.append(against(CANCEL_MS, label, percentile(found.cancels, share)))
-        alone = await measure(level, sessions, spread_s, freeze=False)
+        alone = await measure(level, sessions, spread_s, advised=False)
         rows.append(against(LATE_MS, f"answer, collector left alone, p99 [{level}]", percentile(alone.late, 0.99)))
         rows.append(against(LATE_MS, f"  longest pause for garbage meanwhile, left alone [{level}]", alone.pause))
         in_step = await measure_in_step(level, sessions)
