@@ -228,14 +228,14 @@ class Session(BackgroundSide):
             verdict = await hook.ask_before_turn(self.id, text)
             if verdict.denied is not None:
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
+        if self._ground.deadlines.is_crowded:
+            await self._ground.deadlines.give_way_to_turns()
         if model is not None:
             self._ground.models.meet(model)
             options = changed(command.options, model=name_of(model), window=window_of(model))
             command = changed(command, options=options)
             override = Override(command, model)
             self._actor.overrides.append(override)
-        if self._ground.deadlines.is_crowded:
-            await self._ground.deadlines.give_way_to_turns()
         feeds.append(feed)
         try:
             # Shielded: whether the turn began has to be known, or nobody could end it.
