@@ -13,6 +13,7 @@ from trouper._errors import TrouperError
 from trouper.actors.deadlines import Deadlines
 from trouper.actors.environment import Environment
 from trouper.actors.feed import Feed
+from trouper.actors.gate import Gate
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
@@ -45,6 +46,9 @@ logger = logging.getLogger("trouper.runtime")
 #: Threads that write the files of runs that end. They are small, and each of these threads takes the interpreter from the event loop many times for one of
 #: them: with as many as there are runs, a cancel would wait for all of them.
 RUN_THREADS_MAX = 2
+#: So many turns begin at a time. If all that are asked for at one instant did, their calls would begin together too, and with them their budgets run out; like this the first
+#: are well under way when the last begin, which is no later for that. With fewer, a sync would cover too little.
+TURNS_AT_ONCE = 16
 
 
 class RuntimeGround:
@@ -66,6 +70,8 @@ class RuntimeGround:
         self.epoch = log.epoch
         self.notes = Notes()
         self.deadlines = Deadlines()
+        #: Where turns begin.
+        self.beginning = Gate(TURNS_AT_ONCE)
         self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())
         self.permits = Permits()
         self._run_threads = trio.CapacityLimiter(RUN_THREADS_MAX)

@@ -230,6 +230,14 @@ class Session(BackgroundSide):
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if self._ground.deadlines.is_crowded:
             await self._ground.deadlines.give_way_to_turns()
+        await self._ground.beginning.enter()
+        try:
+            begun = await self._submitted(command, feed, feeds, model)
+        finally:
+            self._ground.beginning.leave()
+        return Turn(self, feed, begun.state.turns, output)
+
+    async def _submitted(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:
         if model is not None:
             self._ground.models.meet(model)
             options = changed(command.options, model=name_of(model), window=window_of(model))
@@ -239,14 +247,13 @@ class Session(BackgroundSide):
         feeds.append(feed)
         try:
             # Shielded: whether the turn began has to be known, or nobody could end it.
-            begun = await self._ask(command, shielded=True)
+            return await self._ask(command, shielded=True)
         except BaseException:
             feeds.remove(feed)
             raise
         finally:
             if model is not None:
                 self._actor.overrides.remove(override)
-        return Turn(self, feed, begun.state.turns, output)
 
     async def _leave(self, turn: Turn, feeds: list[Feed]) -> None:
         """End it, if it has not ended by itself."""
