@@ -413,7 +413,7 @@ def _sanitised(value: Any, within: tuple[int, ...] = ()) -> Any:
             return value
         case int():
             # As text it keeps every digit; as a number few readers of JSON would.
-            return value if _INT_MIN <= value <= _INT_MAX else _digits(value)
+            return value if _INT_MIN <= value <= _INT_MAX else digits(value)
         case float():
             return value if value == value and value not in (float("inf"), float("-inf")) else None
         case Mapping():
@@ -428,7 +428,8 @@ def _sanitised(value: Any, within: tuple[int, ...] = ()) -> Any:
             return _sanitised(to_json(value), within) if attrs.has(type(value)) else _sanitised(_in_words(value))
 
 
-def _digits(value: int) -> str:
+def digits(value: int) -> str:
+    """A whole number as text, however long."""
     try:
         return str(value)
     except ValueError:  # Python writes no more than some thousand of them, but in powers of two.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import base64
 import dataclasses
 from collections import OrderedDict, namedtuple
@@ -96,7 +97,6 @@ def test_result_is_detached_from_the_tools_own_objects() -> None:
         ([bytearray(b"x")], "bytearray is not JSON"),
         (float("nan"), "NaN or an infinity"),
         ({"x": [1.0, float("inf")]}, "NaN or an infinity"),
-        (2**64, "more than 64 bits; return it as text"),
         (ValueError("oops"), "returned an exception"),
         (ToolResult(ToolResult("x")), "a ToolResult inside a ToolResult"),
         (ToolResult("x", raw_output=5), "raw_output of type int"),  # type: ignore[arg-type]
@@ -121,6 +121,31 @@ def test_lone_surrogates_in_text_are_replaced() -> None:
     """The result must be journalable; text decoded with surrogateescape is not worth losing it."""
     assert content("a\udc80b") == "a?b"
     assert content("plain ✓") == "plain ✓"
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 2**70, math.factorial(30), -(10**1000)])
+def test_an_integer_past_64_bits_is_its_decimal_text(number: int) -> None:
+    """T2: any JSON-able value may be returned; and a number of thirty digits is one. Text keeps every digit, in the journal and on the way to the model."""
+    assert content(number) == str(number)
+    assert content([1, number]) == [1, str(number)]
+    assert content({"n": (number, True), number: None}) == {"n": [str(number), True], str(number): None}
+    assert content({number}) == [str(number)]
+    assert content([Box(number, Item("tea", Decimal(number), date(2026, 1, 2)))])[0]["_hidden"] == str(number)
+    assert content(ToolResult({"n": number})) == {"n": str(number)}
+
+
+def test_an_integer_too_long_to_be_written_in_digits_is_text_all_the_same() -> None:
+    """T2: Python writes no more than some thousand digits, but in powers of two."""
+    assert content([2**100_000]) == [hex(2**100_000)]
+
+
+def test_lone_surrogates_are_replaced_wherever_they_are() -> None:
+    """T2: in a tuple, a set or an object as in a list."""
+    assert content([("a\udc80b", {"a\udc80b"}), {"k\udc80": "a\udc80b", "n": 2**64}]) == [
+        ["a?b", ["a?b"]],
+        {"k?": "a?b", "n": str(2**64)},
+    ]
+    assert content(Item("a\udc80b", Decimal(1), date(2026, 1, 2)))["name"] == "a?b"
 
 
 async def test_tool_error_and_connection_may_be_returned() -> None:

@@ -1,7 +1,8 @@
 """What a tool may return, and what becomes of it (T2).
 
 Any JSON-able value, text, an attrs object or dataclass, or a `ToolResult` when there is more to say: images, or a side-car of raw output. The side-car is
-a field of `ToolResult` and nothing else, so no key of a user's own dictionary can be mistaken for it. Scalars stay scalars.
+a field of `ToolResult` and nothing else, so no key of a user's own dictionary can be mistaken for it. Scalars stay scalars; but an integer past 64 bits is
+its decimal text, as in the journal: few readers of JSON would keep its digits.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
+from datetime import date, datetime, time
 from enum import Enum
-from typing import NoReturn
+from typing import Any, NoReturn
+from uuid import UUID
 
 import attrs
 import orjson
 
+from trouper.codec import digits
 from trouper.core.messages import Json, Media
 from trouper.core.values import frozen
 from trouper.tools.errors import ConnectionRequired, InvalidResult, ToolError
-from trouper.tools.large import LARGE, LEAVES, detached, transformed, weight
+from trouper.tools.large import LARGE, LEAVES, detached, weight
 from trouper.tools.structure import converter
 
 #: Decoded bytes of one image, and images of one result.
@@ -34,6 +38,8 @@ _SIGNATURES: tuple[tuple[str, bytes, int, bytes], ...] = (
 IMAGE_TYPES = tuple(kind for kind, *_ in _SIGNATURES)
 #: Integers that orjson writes.
 _INTEGER_MIN, _INTEGER_MAX = -(1 << 63), (1 << 64) - 1
+#: As deep as orjson goes.
+_DEPTH_MAX = 254
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
 _LOOSE_OPTIONS = _OPTIONS | orjson.OPT_NON_STR_KEYS
 
@@ -105,12 +111,15 @@ def as_json(value: object, tool: str, large: bool | None = None) -> Json:
 def _encoded(value: object, tool: str, options: int = 0) -> bytes:
     try:
         encoded = orjson.dumps(value, _plain, _OPTIONS | options)
-    except TypeError as error:
-        if "surrogates" in str(error):
-            # As in plain text: not worth losing the result for.
-            return _encoded(transformed(value, _whole_characters), tool, options)
-        # Keys that are numbers, dates or enum members become text, as `json` does it.
-        encoded = orjson.dumps(value, _plain, _LOOSE_OPTIONS | options)
+    except TypeError:
+        try:
+            # Keys that are numbers, dates or enum members become text, as `json` does it.
+            encoded = orjson.dumps(value, _plain, _LOOSE_OPTIONS | options)
+        except TypeError as error:
+            if not _is_mendable(error):
+                raise
+            value = _mended(value, 0)
+            encoded = orjson.dumps(value, _plain, _LOOSE_OPTIONS | options)
     # orjson writes null for NaN. Only a walk can tell it from None; most results hold neither.
     if b"null" in encoded and _has_nan(value, 0):
         raise InvalidResult(
@@ -139,12 +148,37 @@ def _plain(value: object) -> Json:
     return unstructured
 
 
+def _is_mendable(error: TypeError) -> bool:
+    """Whether the value is JSON but for what orjson does not write: a lone surrogate, an integer past 64 bits."""
+    cause = str(error.__cause__ or error)
+    return "surrogates" in cause or "64-bit" in cause
+
+
+def _mended(value: Any, depth: int) -> Any:
+    """`value` with text in place of the integers that are too long, and without lone surrogates: neither is worth losing the result for."""
+    if depth > _DEPTH_MAX:
+        raise TypeError("it is nested too deeply, or contains itself")
+    match value:
+        case str():
+            return _whole_characters(value)
+        case int():
+            return value if fits_64_bits(value) else digits(value)
+        case float() | None:
+            return value
+        case dict():
+            return {_mended(key, depth + 1): _mended(each, depth + 1) for key, each in value.items()}
+        case list():
+            return [_mended(each, depth + 1) for each in value]
+        case datetime() | date() | time() | UUID():
+            return value  # orjson knows them, also as keys.
+        case _:
+            return _mended(_plain(value), depth + 1)
+
+
 def _why_not_json(value: object, tool: str, error: TypeError) -> str:
     cause = str(error.__cause__ or error)
     if isinstance(value, (bytes, bytearray)) or "bytes" in cause:
         return f"tool {tool!r} returned bytes; decode them to text, or return ToolResult(images=(image(data),))"
-    if "64-bit" in cause:
-        return f"tool {tool!r} returned an integer of more than 64 bits; return it as text"
     return (
         f"tool {tool!r} returned a {type(value).__name__} that is not JSON ({cause[:200]}); "
         "return text, numbers, lists, dicts with text keys, an attrs object or a dataclass"
@@ -154,7 +188,7 @@ def _why_not_json(value: object, tool: str, error: TypeError) -> str:
 def _has_nan(value: object, depth: int) -> bool:
     if isinstance(value, float):
         return value != value or value in (float("inf"), float("-inf"))
-    if depth > 254:
+    if depth > _DEPTH_MAX:
         return False
     if isinstance(value, dict):
         return any(_has_nan(each, depth + 1) for each in value.values())
