@@ -425,6 +425,28 @@ async def test_artifacts_are_there_at_the_end(open_checked: Any, autojump_clock:
     assert task.result_path in model.requests[-1].messages[-1].text
 
 
+async def test_a_run_may_end_with_a_number_of_any_length(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B4, B9, T2: its digits are in the summary and in result.json."""
+
+    @tool(background=True)
+    async def power(base: int) -> dict[str, int]:
+        """To the power of two, slowly."""
+        await trio.sleep(5.0)
+        return {"result": base**2}
+
+    model = Scripted([reply(call("power", base=2**70)), reply("It goes on."), reply("Thanks.")])
+    async with open_checked(model, tools=[power], **with_files(open_checked, tmp_path)) as runtime:
+        session = await runtime.session("a")
+        await session.ask("go")
+        await until_quiet(session)
+        task = only_task(session)
+    assert task.state is TaskState.SUCCEEDED and str(2**140) in task.summary
+    document = json.loads((tmp_path / "files" / "a" / task.about.directory / "result.json").read_text())
+    assert document == {"status": "succeeded", "result": {"result": str(2**140)}}
+
+
 async def test_artifacts_of_failed_and_cancelled_runs(open_checked: Any, autojump_clock: Any, tmp_path: Path) -> None:
     """B9: {status, error}; internal text hidden in the files as well, since the model reads them."""
 

@@ -61,6 +61,34 @@ async def test_a_tool_runs_and_its_result_goes_back(autojump_clock, open_checked
     ]
 
 
+async def test_numbers_of_any_length_reach_the_tool_and_the_model(autojump_clock, open_checked, journal):
+    """T1, T2, L17: the tool works with the integer; history, events and journal have its digits."""
+    seen: list[int] = []
+
+    @tool
+    async def double(n: int) -> dict[str, object]:
+        """Double a number."""
+        seen.append(n)
+        return {"result": 2 * n, "all": [n, (2 * n,)]}
+
+    @tool
+    async def power(n: int) -> int:
+        """Two to the power of n."""
+        return 2**n
+
+    wide, twice = str(2**70), str(2**71)
+    model = Scripted(
+        [reply(call("double", n=2**70), raw_call("double", f'{{"n": {wide}}}'), call("power", n=70)), "Done."]
+    )
+    async with open_checked(model, tools=[double, power]) as runtime:
+        assert (await (await runtime.session("s")).ask("double it")).text == "Done."
+    assert seen == [2**70, 2**70]
+    given = {"result": twice, "all": [wide, [twice]]}
+    assert answers(model.requests[1]) == [("double", "ok", given), ("double", "ok", given), ("power", "ok", wide)]
+    assert [asked.arguments for asked in model.requests[1].messages[-2].calls] == [{"n": wide}, {"n": wide}, {"n": 70}]
+    assert len(recorded(journal, ArgumentsRepaired)) == 2
+
+
 async def test_calls_of_a_step_run_at_once_and_answer_in_declared_order(autojump_clock, open_checked, journal):
     """L7, L8 (seed 004: several calls run concurrently)."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from trouper.models import wire_json
@@ -14,6 +16,10 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character() -> None:
 
 def test_long_integers_pass() -> None:
     assert wire_json.encode({"n": 10**30}) == b'{"n":1000000000000000000000000000000}'
+    for n in (10**30 + 1, 2**64, -(2**63) - 1):
+        for data in (b'{"n":%d}' % n, b'{"a": 1, "n" : [ %d ]}' % n, b"[1,%d]" % n):
+            assert wire_json.decode(data) == wire_json.decode_or_none(data) == json.loads(data)
+    assert isinstance(wire_json.decode(b"[" * 1000 + b"%d" % 10**30 + b"]" * 1000), list)
 
 
 def test_bytes_that_are_no_utf_8_are_replaced() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import base64
 import dataclasses
+import math
 from collections import OrderedDict, namedtuple
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
+from attrs import frozen
 
+from trouper import ToolContext, codec
 from trouper.tools import InvalidArguments, Param, Tool, parse_arguments, tool
-from trouper.tools.arguments import ARGUMENTS_MAX, DEPTH_MAX, ITEMS_MAX, KEYS_MAX, REPAIR_MAX
+from trouper.tools.arguments import (
+    ARGUMENTS_MAX,
+    DEPTH_MAX,
+    DIGITS_MAX,
+    ITEMS_MAX,
+    KEPT_AS_TEXT,
+    KEYS_MAX,
+    REPAIR_MAX,
+)
 from trouper.tools.complaint import summarised
 
 
@@ -125,19 +135,87 @@ def test_deep_provider_object_is_refused_too() -> None:
         parse_arguments({"a": value})
 
 
-@pytest.mark.parametrize("digits", [20, 21, 5_000, 100_000])
-def test_wide_integers_are_refused(digits: int) -> None:
+@pytest.mark.parametrize("digits", [DIGITS_MAX + 1, 5_000, 100_000])
+def test_integers_of_very_many_digits_are_refused(digits: int) -> None:
+    """Security page, JSON bombs: to read one takes the square of its length."""
     for buffer in ('{"n": ' + "9" * digits + "}", '{"n": -' + "9" * digits + "}"):
-        with pytest.raises(InvalidArguments, match="does not fit 64 bits; send it as text"):
+        with pytest.raises(InvalidArguments, match=f"more than {DIGITS_MAX} digits; send a shorter one"):
             parse_arguments(buffer)
+    with pytest.raises(InvalidArguments, match=f"more than {DIGITS_MAX} digits; send a shorter one"):
+        parse_arguments({"n": 10 ** (digits - 1)})
 
 
-def test_widest_integers_are_taken() -> None:
+def test_integers_of_64_bits_are_kept_as_numbers() -> None:
     assert parse_arguments(f'{{"n": [{2**64 - 1}, {-(2**63)}]}}').value == {"n": [2**64 - 1, -(2**63)]}
-    with pytest.raises(InvalidArguments):
-        parse_arguments(f'{{"n": {2**64}}}')
-    with pytest.raises(InvalidArguments):
-        parse_arguments({"n": 2**64})
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 2**70, -(10 ** (DIGITS_MAX - 1))])
+def test_longer_integers_are_kept_as_text_with_a_note(number: int) -> None:
+    """L17: what history, events and the tool see is what can be kept, and the note says so."""
+    for given in (f'{{"n": [{number}], "m": 1}}', {"n": [number], "m": 1}, f'{{"n": [{number}], "m": 1,}}'):
+        parsed = parse_arguments(given)
+        assert parsed.value == {"n": [str(number)], "m": 1}
+        assert KEPT_AS_TEXT in parsed.notes
+
+
+@frozen
+class Order:
+    id: int
+
+
+@tool
+async def count(
+    n: int = 0,
+    ns: list[int] | None = None,
+    maybe: int | None = None,
+    order: Order | None = None,
+    ratio: float = 1.0,
+    name: str = "",
+    small: Annotated[int, Param(le=2**70)] = 0,
+) -> Any:
+    return n, ns, maybe, order, ratio, name, small
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 2**70, 10**40 + 1])
+@pytest.mark.parametrize("as_text", [False, True])
+async def test_a_tool_that_asks_for_an_integer_gets_it_however_long(number: int, as_text: bool) -> None:
+    """L18, T1: sent as a number or in quotes; it is the digits that are kept in between."""
+    given = str(number) if as_text else number
+    sent = {"n": given, "ns": [1, given], "maybe": given, "order": {"id": given}, "ratio": given, "name": str(number)}
+    for arguments in (sent, json.dumps(sent)):
+        prepared = count.fit(parse_arguments(arguments))
+        assert prepared.arguments["n"] == str(number)
+        assert KEPT_AS_TEXT in prepared.notes
+        assert codec.loads(codec.dumps(prepared.arguments, exact=True)) == prepared.arguments
+        # As after a restart, or a hook that leaves them as they are: what was kept fits, and says the same.
+        again = count.prepare(prepared.arguments)
+        assert again.arguments == prepared.arguments
+        bound: list[Any] = (await count.run(again.arguments, ToolContext())).content
+        assert bound == [str(number), [1, str(number)], str(number), {"id": str(number)}, float(number), str(number), 0]
+        assert await count.invoke(again.arguments, ToolContext()) == (
+            *(number, [1, number], number, Order(number), float(number), str(number), 0),
+        )
+
+
+def test_bounds_hold_for_long_integers_too() -> None:
+    """L19."""
+    assert count.prepare({"small": 2**70}).arguments == {"small": str(2**70)}
+    with pytest.raises(InvalidArguments, match="small"):
+        count.prepare({"small": 2**70 + 1})
+
+
+def test_a_tool_that_takes_plain_json_says_that_it_takes_no_longer_ones() -> None:
+    """L19: what its schema calls an integer is one when it gets there; so the model is told what to send instead."""
+
+    async def invoke(arguments: dict[str, Any], context: ToolContext) -> object:
+        return arguments
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "x": {"type": "number"}, "s": {}}}
+    raw = Tool(name="raw", description="", parameters=schema, invoke=invoke)
+    for given in ({"n": 2**70}, {"n": str(2**70)}, {"x": 2**70}):  # Nor is a number rounded behind its back.
+        with pytest.raises(InvalidArguments, match="'raw' takes no integers past 64 bits; send smaller ones"):
+            raw.prepare(given)
+    assert raw.prepare({"x": 1e20, "s": 2**70}).arguments == {"x": 1e20, "s": str(2**70)}
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
@@ -318,7 +396,7 @@ def test_valid_arguments_are_never_touched(given: dict[str, Any]) -> None:
         {"path": None},
         {"path": "a", "line": "4 2"},
         {"path": "a", "line": "4.5"},
-        {"path": "a", "line": "9" * 19},
+        {"path": "a", "line": "9" * (DIGITS_MAX + 1)},
         {"path": "a", "replace_all": "yes"},
         {"path": "a", "numbers": "[1, 2, 3, 4]"},
         {"path": "a", "numbers": {"0": 1}},

@@ -7,11 +7,14 @@ U+FFFD and the second passes, so that one odd character does not cost a reply.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 import orjson
 
 from trouper.core.messages import Json
+
+_LONG_NUMBER = re.compile(rb"[:,\[]\s*-?\d{19}")
 
 
 def encode(value: Json) -> bytes:
@@ -24,7 +27,7 @@ def encode(value: Json) -> bytes:
 def decode(data: bytes) -> Json:
     """The value; `ValueError` if these bytes are no JSON, or JSON nested too deep to be meant."""
     try:
-        return orjson.loads(data)
+        return _with_every_digit(orjson.loads(data), data)
     except orjson.JSONDecodeError:
         pass
     return _decode_forgivingly(data)
@@ -33,13 +36,23 @@ def decode(data: bytes) -> Json:
 def decode_or_none(data: bytes) -> Json:
     """The value; `None` if these bytes are none."""
     try:
-        return orjson.loads(data)
+        return _with_every_digit(orjson.loads(data), data)
     except orjson.JSONDecodeError:
         pass
     try:
         return _decode_forgivingly(data)
     except ValueError:
         return None
+
+
+def _with_every_digit(value: Json, data: bytes) -> Json:
+    """`value` as it was read fast, unless an integer past 64 bits may have become the nearest float: an argument of a call would be another number."""
+    if _LONG_NUMBER.search(data) is None:
+        return value
+    try:
+        return _decode_forgivingly(data)
+    except ValueError:  # So many digits, or such a depth, that nothing is lost by the float.
+        return value
 
 
 def _decode_forgivingly(data: bytes) -> Json:

@@ -1,13 +1,15 @@
 """From what a provider sent to a JSON value that is safe to keep (L16, L17).
 
 A model's arguments are untrusted text. Size, depth and number of keys are capped before anything is built from them, and what comes out can always be
-journaled: finite numbers of at most 64 bits, text without lone surrogates, one value per key. Broken JSON is repaired, and every repair leaves a note.
+journaled: finite numbers of at most 64 bits (a longer integer is kept as its digits, in text), text without lone surrogates, one value per key. Broken JSON is
+repaired, and every repair leaves a note.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import orjson
@@ -29,6 +31,11 @@ REPAIR_MAX = 32_768
 #: The digits of the widest integer that fits 64 bits, with its sign.
 _INTEGER_DIGITS = 20
 _INTEGER_MIN, _INTEGER_MAX = -(1 << 63), (1 << 64) - 1
+#: Digits of the longest integer that is taken at all: to read one takes the square of its length.
+DIGITS_MAX = 1_000
+_WIDE = 10**DIGITS_MAX
+#: Said of integers past 64 bits. Whoever asks for an integer is given it again: see `structure`.
+KEPT_AS_TEXT = "kept integers past 64 bits as text"
 _WHITE = " \t\n\r"
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -61,7 +68,10 @@ def parse_arguments(arguments: object) -> Parsed:
         )
     _check_depth(arguments, in_strings=False)
     try:
-        value = _decoded(arguments)
+        try:
+            value = _decoded(arguments, _DECODER)
+        except _Wide:
+            return guarded(_decoded(arguments, _WIDE_DECODER))
     except json.JSONDecodeError as error:
         return _repaired(arguments, error)
     # The decoder refuses numbers that cannot be kept. Without escapes, ASCII has no lone surrogates; and so short a text has not too many keys.
@@ -75,13 +85,13 @@ def parse_json(text: str) -> Json:
     if len(text) > ARGUMENTS_MAX:
         raise ValueError("too long")
     _check_depth(text, in_strings=False)
-    return guarded(_decoded(text)).value
+    return guarded(_decoded(text, _WIDE_DECODER)).value
 
 
-def _decoded(text: str) -> Json:
+def _decoded(text: str, decoder: json.JSONDecoder) -> Json:
     """As `decode` of the decoder has it, which looks for white space around the text with a pattern, and mostly there is none."""
     text = text.strip(_WHITE)
-    value, end = _DECODER.raw_decode(text)
+    value, end = decoder.raw_decode(text)
     if end != len(text):
         raise json.JSONDecodeError("Extra data", text, end)
     return value
@@ -125,6 +135,7 @@ class _Scrub:
         self.keys = 0
         self.items = 0
         self.replaced = False
+        self.widened = False
 
     def walk(self, value: object, depth: int) -> Json:
         kind = type(value)
@@ -133,9 +144,7 @@ class _Scrub:
         if value is None or kind is bool:
             return value
         if kind is int:
-            if not _INTEGER_MIN <= value <= _INTEGER_MAX:  # type: ignore[operator]
-                raise InvalidArguments("an integer does not fit 64 bits; send it as text")
-            return value
+            return self.integer(value)  # type: ignore[arg-type]
         if kind is float:
             if value != value or value in (float("inf"), float("-inf")):
                 _refuse_constant(str(value))
@@ -157,6 +166,14 @@ class _Scrub:
             return [self.walk(each, depth + 1) for each in value]
         raise InvalidArguments(f"the arguments hold a value of type {kind.__name__}, which is not JSON")
 
+    def integer(self, value: int) -> Json:
+        if _INTEGER_MIN <= value <= _INTEGER_MAX:
+            return value
+        if not -_WIDE < value < _WIDE:
+            _refuse_length()
+        self.widened = True
+        return str(value)
+
     def text(self, value: str) -> str:
         clean = _SURROGATES.sub("\ufffd", value)
         if clean != value:
@@ -167,7 +184,8 @@ class _Scrub:
 def _scrubbed(value: object) -> Parsed:
     scrub = _Scrub()
     clean = scrub.walk(value, 0)
-    return Parsed(clean, ("replaced characters that are no valid text (lone surrogates)",) if scrub.replaced else ())
+    notes = ("replaced characters that are no valid text (lone surrogates)",) if scrub.replaced else ()
+    return Parsed(clean, (*notes, KEPT_AS_TEXT) if scrub.widened else notes)
 
 
 def _repaired(text: str, error: json.JSONDecodeError) -> Parsed:
@@ -224,10 +242,24 @@ def _refuse_constant(text: str) -> NoReturn:
     raise InvalidArguments(f"{text} is not a number that JSON knows; send a finite number or null")
 
 
+def _refuse_length() -> NoReturn:
+    raise InvalidArguments(f"an integer has more than {DIGITS_MAX} digits; send a shorter one")
+
+
+class _Wide(Exception):
+    """An integer past 64 bits: it is JSON, but not to be kept as a number."""
+
+
 def _integer(text: str) -> int:
     if len(text) <= _INTEGER_DIGITS and _INTEGER_MIN <= (value := int(text)) <= _INTEGER_MAX:
         return value
-    raise InvalidArguments(f"an integer of {len(text)} characters does not fit 64 bits; send it as text")
+    raise _Wide
+
+
+def _wide_integer(text: str) -> int:
+    if len(text.removeprefix("-")) > DIGITS_MAX:
+        _refuse_length()
+    return int(text)
 
 
 def _float(text: str) -> float:
@@ -246,15 +278,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _decoder(strict: bool) -> json.JSONDecoder:
+def _decoder(*, strict: bool = True, parse_int: Callable[[str], int] = _wide_integer) -> json.JSONDecoder:
     return json.JSONDecoder(
         strict=strict,
         object_pairs_hook=_object,
-        parse_int=_integer,
+        parse_int=parse_int,
         parse_float=_float,
         parse_constant=_refuse_constant,
     )
 
 
-_DECODER = _decoder(strict=True)
+_DECODER = _decoder(parse_int=_integer)
+_WIDE_DECODER = _decoder()
 _LENIENT_DECODER = _decoder(strict=False)

@@ -182,6 +182,8 @@ class Tool:
     contextless: Invoke | None = None
     #: The plain function that the tool was made from, for calling it in a unit test.
     function: Callable[..., Any] | None = None
+    #: Whether `invoke` takes the digits of an integer past 64 bits, which are kept as text, for the integer. `@tool` sees to that.
+    takes_digits: bool = False
     #: Builds the typed values of the arguments, where that can fail beyond what a schema checks: then it raises `InvalidArguments`.
     bind: Callable[[dict[str, Json]], Any] | None = None
 
@@ -250,7 +252,12 @@ class Tool:
             value, notes = {}, (*notes, "took null for no arguments")
         mended, more = self._repair.mend(value)
         if type(mended) is dict and self.validator.is_valid(mended):
-            return mended, notes + more
+            kept = guarded(mended)
+            if self.takes_digits or not kept.notes:
+                return kept.value, notes + more + tuple(note for note in kept.notes if note not in notes)
+            raise InvalidArguments(
+                f"tool {self.name!r} takes no integers past 64 bits; send smaller ones, or, where a number need not be whole, write 1e20"
+            )
         if type(given) is not dict:
             raise listed(self.name, [("arguments", f"expected object, got {summarised(given)}")])
         raise complaint(self.name, errors_in(given, self.validator), tuple(self.parameters.get("properties", ())))

@@ -131,6 +131,7 @@ def tool(
             invoke_background=_invoke(background, shape) if callable(background) else None,
             contextless=invoke if shape.context is None else None,
             function=function,
+            takes_digits=True,
             bind=shape.bind if shape.may_fail else None,
             **options,
         )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from trouper.core.messages import Json
-from trouper.tools.arguments import DEPTH_MAX, is_large, parse_json
+from trouper.tools.arguments import DEPTH_MAX, DIGITS_MAX, is_large, parse_json
 from trouper.tools.errors import InvalidArguments
 from trouper.tools.validation import Compiled, compiled
 
@@ -28,7 +28,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 #: Notes of one repair; a list of a thousand quoted numbers needs no thousand notes.
 NOTES_MAX = 20
-_INTEGER = re.compile(r"-?\d{1,18}\Z")
+_INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS_MAX}}}\Z")
 _NUMBER = re.compile(r"-?\d{1,64}(\.\d{1,64})?([eE][+-]?\d{1,3})?\Z")
 _LINK = re.compile(r"\[([^\[\]\n]{1,4096})\]\(([^()\n]{1,4096})\)\Z")
 _PATH_NAME = re.compile(r"(?:.*_)?(?:path|paths|file|files|filename|dir|directory|folder)\Z|.*(?:Path|File|Dir)\Z")

@@ -1,7 +1,7 @@
 """From JSON to the annotated types, and back (T1), with cattrs.
 
 Arguments have passed their schema before they come here, so nothing is coerced: text stays text, and what cannot be built (a date that does not exist, a
-class whose validator objects) is an error that names the place.
+class whose validator objects) is an error that names the place. Only an integer past 64 bits comes as its digits (see `arguments`), and is an integer again.
 """
 
 from __future__ import annotations
@@ -180,13 +180,22 @@ def _list_hook(cls: Any, made: Converter) -> Callable[[Json, object], Any]:
 
 def _union_hook(union: Any) -> Callable[[Json, object], Any]:
     """A value belongs to the first member whose schema it fits."""
+    from trouper.tools.repair import SchemaRepair
     from trouper.tools.validation import compiled
 
-    members = [(compiled(schema_of(member)), structure_of(member)) for member in get_args(union)]
+    schemas = [schema_of(member) for member in get_args(union)]
+    members = [
+        (compiled(schema), SchemaRepair(schema), structure_of(member))
+        for schema, member in zip(schemas, get_args(union), strict=True)
+    ]
 
     def structure(value: Json, _: object) -> Any:
-        for fits, build in members:
+        for fits, _, build in members:
             if fits.is_valid(value):
+                return fresh(value) if build is None else build(value)
+        # With integers in place of their digits it fits, or it would not be here.
+        for fits, repair, build in members:
+            if fits.is_valid(repair.mend(value)[0]):
                 return fresh(value) if build is None else build(value)
         raise ValueError("fits none of the kinds that are allowed here")
 
