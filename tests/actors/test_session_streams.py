@@ -180,6 +180,16 @@ async def test_a_model_in_whose_place_another_one_answers_counts_too(autojump_cl
         assert 1_000 <= session.statistics().tokens < 1_100
 
 
+async def test_models_that_all_fail_count_as_what_they_cost(autojump_clock, open_checked):
+    """L24, M6: also when nobody is left to answer."""
+    down = AuthFailed("wrong key")
+    async with open_checked(Fallback(Billed(down), Billed(down))) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("hi")
+        assert result.error is not None and result.error.kind == "auth"
+        assert result.usage == session.statistics().usage == Usage(input=2_000, output=20)
+
+
 async def test_an_interrupt_counts_what_the_attempts_before_it_have_cost(autojump_clock, open_checked):
     """L15, L24"""
     async with open_checked(Billed(MalformedReply("broken"), hangs=True)) as runtime:

@@ -52,6 +52,22 @@ def second(*script) -> Scripted:
     return Scripted(script or [reply("from the second")], name="test:second")
 
 
+async def test_what_all_of_them_have_cost_is_told_before_the_failure():
+    """L24, M6: models that came to nothing are billed all the same."""
+
+    def billed(tokens: int) -> list[object]:
+        return [UsageChunk(Usage(input=tokens)), *drop()]
+
+    told: list[Chunk] = []
+    async with Fallback(first(billed(1)), second(billed(2))).stream(REQUEST) as chunks:
+        with pytest.raises(NetworkFault, match="every model failed"):
+            async for chunk in chunks:
+                told.append(chunk)
+    cost_1, switched, cost_2 = told
+    assert (cost_1, cost_2) == (UsageChunk(Usage(input=1)), UsageChunk(Usage(input=2)))
+    assert isinstance(switched, Switched)
+
+
 def test_it_is_a_model_as_large_as_its_smallest():
     model = Fallback(Scripted([], context_window=200), Scripted([], context_window=100), Scripted([]))
     assert isinstance(model, Model) and model.context_window == 100

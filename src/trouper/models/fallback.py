@@ -91,6 +91,8 @@ class _Stream:
         #: What came before the first progress: told only once it is sure which model answers.
         self._held: list[Chunk] = []
         self._settled = False
+        #: What is raised when everything that is held was told: there is no model left.
+        self._failed: ModelError | None = None
 
     async def __aenter__(self) -> AsyncIterator[Chunk]:
         await self._begin()
@@ -109,10 +111,15 @@ class _Stream:
             try:
                 await self._settle()
             except BaseException as error:
-                await self._leave(error)
-                await self._begin()
+                try:
+                    await self._leave(error)
+                    await self._begin()
+                except ModelError as all_failed:
+                    self._failed, self._settled = all_failed, True
         if self._held:
             return self._held.pop(0)
+        if self._failed is not None:
+            raise self._failed
         assert self._chunks is not None
         return await self._chunks.__anext__()
 
