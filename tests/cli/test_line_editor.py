@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trouper.cli.line_editor import Key, LineEditor, Typed
+from trouper.cli.line_editor import LINE_MAX, Key, LineEditor, Typed
 
 
 def typed(*pieces: bytes) -> tuple[LineEditor, list[object]]:
@@ -50,6 +53,27 @@ def test_pasted_lines_are_text_until_enter() -> None:
     editor, actions = typed(b"\x1b[200~one\r\ntwo\x1b[201~")
     assert actions == [] and editor.text == "one\ntwo"
     assert editor.feed(b"\r") == [Typed("one\ntwo")]
+
+
+def test_text_is_put_into_the_line_at_once_and_not_by_the_character() -> None:
+    """Command line: a paste of a megabyte, from a terminal that does not mark it, is no work for half a minute."""
+    editor = LineEditor()
+    copies = 0
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        nonlocal copies
+        copies += event == "call" and frame.f_code is LineEditor._insert.__code__
+
+    piece = ("wörd\t\x00" * 700).encode()
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        for _ in range(300):
+            editor.feed(piece)
+    finally:
+        sys.setprofile(before)
+    assert copies == 300
+    assert editor.text == ("wörd\t" * 700 * 300)[:LINE_MAX]
 
 
 def test_characters_and_sequences_may_come_byte_by_byte() -> None:

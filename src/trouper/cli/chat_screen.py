@@ -10,6 +10,8 @@ from trouper.cli.line_editor import LineEditor
 from trouper.cli.terminal import Terminal, clean, clean_line
 
 PROMPT = "> "
+#: Characters for each column that are looked at; some take no room.
+_LOOK = 4
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -157,14 +159,19 @@ class TerminalScreen:
     def _wrapped(self, line: str) -> list[str]:
         """Rows of at most the terminal's width, broken between words where that is possible."""
         rows: list[str] = []
-        line = line.expandtabs(4)
-        while self._cells(line) > self._room:
-            head = self._chop(line, self._room)[0]
-            space = head.rfind(" ")
-            cut = space + 1 if space > 0 else len(head)
-            rows.append(line[:cut].rstrip())
-            line = line[cut:]
-        return [*rows, line]
+        line, start, room = line.expandtabs(4), 0, self._room
+        while True:
+            # No more of the line is looked at than a row may hold: it may be a megabyte.
+            ahead = line[start : start + _LOOK * room]
+            cut = len(ahead)
+            if self._cells(ahead) > room:
+                head = self._chop(ahead, room)[0]
+                space = head.rfind(" ")
+                cut = space + 1 if space > 0 else len(head)
+            elif start + cut == len(line):
+                return [*rows, ahead]
+            rows.append(ahead[:cut].rstrip())
+            start += cut
 
     def _draw(self, finished: list[str]) -> None:
         pieces = []
@@ -187,8 +194,9 @@ class TerminalScreen:
     def _typed_row(self) -> str:
         """The prompt and the part of the line around the cursor that fits."""
         room = self._room - len(PROMPT)
-        before = clean(self._editor.text[: self._editor.cursor]).replace("\n", "⏎").replace("\t", " ")
-        after = clean(self._editor.text[self._editor.cursor :]).replace("\n", "⏎").replace("\t", " ")
+        text, cursor = self._editor.text, self._editor.cursor
+        before = clean(text[max(0, cursor - _LOOK * room) : cursor]).replace("\n", "⏎").replace("\t", " ")
+        after = clean(text[cursor : cursor + _LOOK * room]).replace("\n", "⏎").replace("\t", " ")
         while self._cells(before) > room - 1:
             before = before[max(1, len(before) // 4) :]
         left = room - self._cells(before)

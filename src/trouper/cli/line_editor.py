@@ -14,7 +14,10 @@ from attrs import frozen
 
 HISTORY_MAX = 500
 LINE_MAX = 1_000_000
-_PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+_SEQUENCE_MAX = 32
+_PASTE_ENDS = "\x1b[201~"
+#: Up to the next key that does something: see `_control` and `_sequence`.
+_TEXT = re.compile(r"[^\x01\x04\x05\x08\n\x0b\x0c\r\x15\x17\x1b\x7f]+")
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[@-~]|O[A-Za-z]|[^\[O])")
 
 
@@ -51,38 +54,42 @@ class LineEditor:
     def feed(self, data: bytes) -> list[Action]:
         """Take what was typed; sequences and characters may come in pieces."""
         self.keys += 1
-        self._waiting += self._decoder.decode(data)
+        waiting, at = self._waiting + self._decoder.decode(data), 0
         actions: list[Action] = []
-        while self._waiting:
+        while at < len(waiting):
             if self._pasting:
-                if not self._take_paste():
+                end = waiting.find(_PASTE_ENDS, at)
+                if end < 0:
                     break
-            elif self._waiting[0] == "\x1b":
-                found = _SEQUENCE.match(self._waiting)
-                if found is None:
-                    if len(self._waiting) > 32:  # No sequence is that long: drop the escape.
-                        self._waiting = self._waiting[1:]
-                        continue
+                self._paste(waiting[at:end])
+                at = end + len(_PASTE_ENDS)
+            elif found := _TEXT.match(waiting, at):
+                # All of it at once: a terminal without brackets around what is pasted may send a megabyte.
+                self._insert("".join(c for c in found[0] if c == "\t" or c.isprintable()))
+                at = found.end()
+            elif waiting[at] == "\x1b":
+                found = _SEQUENCE.match(waiting, at)
+                if found is not None:
+                    self._sequence(found[0])
+                    at = found.end()
+                elif len(waiting) - at > _SEQUENCE_MAX:  # No sequence is that long: drop the escape.
+                    at += 1
+                else:
                     break
-                self._waiting = self._waiting[found.end() :]
-                self._sequence(found[0])
             else:
-                character, self._waiting = self._waiting[0], self._waiting[1:]
-                action = self._character(character)
+                action = self._control(waiting[at])
+                at += 1
                 if action is not None:
                     actions.append(action)
+        self._waiting = waiting[at:]
         return actions
 
-    def _take_paste(self) -> bool:
-        """Pasted text is text, line ends included; False if its end has not come yet."""
-        pasted, mark, rest = self._waiting.partition(_PASTE_ENDS)
-        if not mark:
-            return False
+    def _paste(self, pasted: str) -> None:
+        """Pasted text is text, line ends included."""
+        self._pasting = False
         self._insert(
             "".join(c for c in pasted.replace("\r\n", "\n").replace("\r", "\n") if c in "\n\t" or c.isprintable())
         )
-        self._waiting, self._pasting = rest, False
-        return True
 
     def _sequence(self, sequence: str) -> None:
         match sequence:
@@ -105,8 +112,8 @@ class LineEditor:
             case _:
                 pass
 
-    def _character(self, character: str) -> Action | None:
-        match character:
+    def _control(self, key: str) -> Action | None:
+        match key:
             case "\r" | "\n":
                 return self._finish()
             case "\x04":  # Ctrl-D
@@ -128,10 +135,8 @@ class LineEditor:
                 self._delete(before.rfind(" ") + 1, self.cursor)
             case "\x0c":
                 return Key.REDRAW
-            case _ if character.isprintable() or character == "\t":
-                self._insert(character)
             case _:
-                pass
+                raise AssertionError(f"{key!r} is text, and taken as such")
         return None
 
     def clear(self) -> None:
