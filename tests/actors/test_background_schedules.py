@@ -60,7 +60,7 @@ async def test_a_message_comes_at_its_time_and_once(open_checked: Any, autojump_
 
 
 async def test_bad_input_is_a_clear_error_of_the_hosts_tree(open_checked: Any, autojump_clock: Any) -> None:
-    """B18: exactly one of the two, a time to come, an expression and a zone that exist, at most 5 active, 60 s apart."""
+    """B18, B19: exactly one of the two, something to say, a time to come, an expression and a zone that exist, at most 5 active, 60 s apart."""
     async with open_checked(noted(), tools=[Probe().slow()], limits=Limits(schedule_interval_s=300.0)) as runtime:
         session = await runtime.session("a")
         for options, told in [
@@ -73,6 +73,8 @@ async def test_bad_input_is_a_clear_error_of_the_hosts_tree(open_checked: Any, a
             ({"message": "x", "cron": "* * * * *"}, "300 s is the shortest"),
             ({"message": "x", "cron": "0 * * * *", "timezone": "Mars/Olympus"}, "Mars/Olympus"),
             ({"cron": "0 * * * *"}, "exactly one thing"),
+            ({"cron": "0 * * * *", "message": ""}, "is empty; say what"),
+            ({"cron": "0 * * * *", "message": " \n"}, "is empty; say what"),
             ({"cron": "0 * * * *", "tool": "slow", "message": "x"}, "exactly one thing"),
             ({"cron": "0 * * * *", "tool": "sluw"}, "Did you mean 'slow'"),
             ({"cron": "0 * * * *", "tool": "slow", "arguments": {"seconds": []}}, "seconds"),

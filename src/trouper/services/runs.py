@@ -208,7 +208,10 @@ class Calendar:
             new = await actor.admit(tool, dict(arguments or {}))
             action = ScheduledRun(tool, new.spec["arguments"], title, signal_on_completion)
         else:
-            action = ScheduledMessage(checks.text(message, "the message of a schedule"))
+            told = checks.text(message, "the message of a schedule")
+            if not told.strip():
+                raise ToolError("the message of a schedule is empty; say what the session is to be told")
+            action = ScheduledMessage(told)
         id = ScheduleId(actor.ground.environment.ids.new("schedule_"))
         with told_to_model():
             made = await session._ask(
