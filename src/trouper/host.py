@@ -123,6 +123,8 @@ class Runtime(Overview):
             usual = changed(usual, model=model)
         if tools is not None:
             usual = changed(usual, registry=self._checked(equipped(tools)))
+        if budget is not None and not self._outfit.may_call:
+            budget = changed(budget, tool_calls=0)  # A runtime without tool calls has no session with some.
         return usual if budget is None else changed(usual, budget=budget)
 
     def _checked(self, registry: Registry) -> Registry:

@@ -97,7 +97,7 @@ async def _open_runtime(
     outfit = Outfit(
         model=default_model() if model is None else model,
         registry=equipped(tools),
-        budget=Budget(inline_s=budget.inline_s, wall_s=budget.wall_s),
+        budget=Budget(inline_s=budget.inline_s, wall_s=budget.wall_s, tool_calls=0 if budget.tool_calls == 0 else None),
         limits=limits,
         rules=rules,
         hooks=all_hooks,

@@ -57,6 +57,7 @@ class Spending:
         spent = (
             ("tokens", self.usage.total or 0, budget.tokens),
             ("steps", self._steps, budget.steps),
-            ("tool_calls", self._tool_calls, budget.tool_calls),
+            # None at all: then no session makes any.
+            ("tool_calls", self._tool_calls, budget.tool_calls or None),
         )
         return [(what, used, cap) for what, used, cap in spent if cap is not None]

@@ -49,6 +49,42 @@ async def test_a_session_warns_at_80_percent_and_then_ends_as_budget(
     assert [(warned.what, warned.spent) for warned in recorded(journal, BudgetWarned)] == [(what, spent[0])]
 
 
+@pytest.mark.parametrize("whose", ["session", "runtime", "runtime, in spite of the session"])
+async def test_a_budget_of_no_tool_calls_is_one_for_text_alone(autojump_clock, open_checked, journal, whose):
+    """L25, L20: as elsewhere, 0 is none. The model is offered no tools; and if it calls one, that is denied, and it can do without."""
+    ran = []
+
+    @tool
+    async def act() -> str:
+        """Acts."""
+        ran.append(1)
+        return "done"
+
+    none = Budget(tool_calls=0)
+    model = Scripted([reply("Text."), reply(call("act")), reply("Then without."), reply("And on.")])
+    async with open_checked(model, tools=[act], budget=None if whose == "session" else none) as runtime:
+        given = {"session": none, "runtime": None}.get(whose, Budget(tool_calls=7))
+        session = await runtime.session("s", budget=given)
+        for text in ("Text.", "Then without.", "And on."):
+            result = await session.ask("go")
+            assert (result.text, result.stop_reason) == (text, "end_turn")
+    (denied,) = recorded(journal, CallEnded)
+    assert denied.outcome is Outcome.DENIED and "No tools may be called here" in denied.content
+    assert not ran and not any(request.tools for request in model.requests)
+    assert not recorded(journal, BudgetWarned)
+
+
+@pytest.mark.parametrize("budget", [Budget(tokens=0), Budget(steps=0)], ids=["tokens", "steps"])
+async def test_a_budget_of_nothing_asks_nobody(autojump_clock, open_checked, budget):
+    """L25: neither in a session nor in any of a runtime."""
+    model = Scripted([reply("never")])
+    async with open_checked(model, budget=budget) as runtime:
+        assert (await (await runtime.session("a")).ask("go")).stop_reason == "budget"
+    async with open_checked(model) as runtime:
+        assert (await (await runtime.session("b", budget=budget)).ask("go")).stop_reason == "budget"
+    assert not model.requests
+
+
 async def test_a_cap_that_was_raised_is_warned_of_anew(autojump_clock, open_checked, journal):
     """L25: each cap has its own 80 %; and none is warned of twice."""
     model = Scripted([*rounds(30, input=15, output=5)])

@@ -24,10 +24,15 @@ from trouper.core.commands import (
 )
 from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
-from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
+from trouper.core.messages import NO_USAGE, Fault, Json, Message, Outcome, Text, Usage
 from trouper.models.protocol import ModelRequest
 
 logger = logging.getLogger("trouper.session")
+
+#: Of a call in spite of a budget of none: the model has no tools, and this says so.
+NO_CALLS = Preparation(
+    verdict="refuse", outcome=Outcome.DENIED, content="No tools may be called here. Answer without them."
+)
 
 
 class Asking:
@@ -98,7 +103,7 @@ class Asking:
         for call in draft.open_calls:
             prepared = await outfit.preparer.prepare(call, self._host)
             arguments.append(prepared[0])
-            preparations.append(prepared[1])
+            preparations.append(prepared[1] if outfit.may_call else NO_CALLS)
         message = draft.message(turn, step_number, arguments)
         done = draft.done
         assert done is not None
@@ -149,7 +154,7 @@ class Asking:
         request = ModelRequest(
             messages=(*repaired(self._host.state.history.messages[:split]), ask),
             system=self._host.state.system,
-            tools=self._host.specs or outfit.registry.specs(),
+            tools=self._host.specs or outfit.specs(),
             session=self._host.session,
             idle_s=outfit.limits.deadlines.idle_s,
             turn=self._host.state.turns,

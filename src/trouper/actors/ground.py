@@ -50,6 +50,15 @@ class Outfit:
         """What its calls are checked against."""
         return Preparer(self.registry, self.rules, self.hooks, self.limits, self.budget)
 
+    @property
+    def may_call(self) -> bool:
+        """Whether its model may call tools at all."""
+        return self.budget.tool_calls != 0
+
+    def specs(self, revealed: frozenset[str] = frozenset()) -> tuple[ToolSpec, ...]:
+        """What its model is offered."""
+        return self.registry.specs(revealed) if self.may_call else ()
+
     def turn_options(self, schema: Any = None) -> TurnOptions:
         limits, budget = self.limits, self.budget
         return TurnOptions(

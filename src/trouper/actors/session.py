@@ -199,7 +199,7 @@ class SessionActor:
             command = changed(recover, saved=await self._worker.runs.save_lost(recover))
             if self.state.turn is not None and self._turn_outfit is None:
                 # A turn that another process began goes on with what this one has.
-                self._turn_outfit, self.specs = self.outfit, self.outfit.registry.specs()
+                self._turn_outfit, self.specs = self.outfit, self.outfit.specs()
         # No shield is needed: what is waited for in there is the disk, which no cancel cuts short.
         await self._handle(_gather(command, inbox))
         # Recovery may have had nothing to say, and still there is work that nobody runs yet.
@@ -404,7 +404,7 @@ class SessionActor:
                 "a tool of session %s failed inside (%s): %s", self.session, kind.__name__, event.internal
             )
         if kind is TurnStarted:
-            self.specs = self.outfit.registry.specs(self._revealed())
+            self.specs = self.outfit.specs(self._revealed())
             once = next((each.model for each in self.overrides if each.command is cause), None)
             self._turn_outfit = self.outfit if once is None else changed(self.outfit, model=once)
         elif kind is ModelReplied or kind is TurnEnded:

@@ -86,12 +86,16 @@ _RECORDED_SECONDS = _number(finite=True)
 
 @frozen
 class Budget:
-    """What may be spent: per call (`inline_s`), and per session or runtime (the others). At 80 % a warning, then the turn ends (L25)."""
+    """What may be spent: per call (`inline_s`), and per session or runtime (the others). At 80 % a warning, then the turn ends (L25).
+
+    0 tokens or steps: the model is not asked at all.
+    """
 
     #: How long a turn waits for a tool that can go on in the background (B1). 0: not at all.
     inline_s: float = field(default=0.3, validator=_SECONDS)
     tokens: int | None = field(default=None, validator=_COUNT_OR_NONE)
     steps: int | None = field(default=None, validator=_COUNT_OR_NONE)
+    #: 0: the model is offered no tools, a call that it makes all the same is denied, and turns of text alone go on.
     tool_calls: int | None = field(default=None, validator=_COUNT_OR_NONE)
     #: Wall time of one turn.
     wall_s: float | None = field(default=None, validator=_SECONDS_OR_NONE)

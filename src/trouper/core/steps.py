@@ -73,7 +73,8 @@ def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
     for what, used, cap in (
         ("tokens", spent.usage.total or 0, options.token_cap),
         ("steps", spent.steps, options.step_cap),
-        ("tool_calls", spent.tool_calls, options.call_cap),
+        # None at all: then none is made that could be counted, and text is free.
+        ("tool_calls", spent.tool_calls, options.call_cap or None),
     ):
         if cap is None:
             continue
