@@ -17,6 +17,7 @@ from trouper.home import WrongLoop
 from trouper.host import RuntimeEnded
 from trouper.models.scripted import reply
 from trouper.session import SessionEnded
+from trouper.subscription import Subscription
 
 
 @tool(background=True)
@@ -195,6 +196,34 @@ async def test_a_turn_that_is_read_in_another_threads_loop_says_so_and_goes_on_i
 
         await trio.to_thread.run_sync(elsewhere)
         assert (await turn.wait_ended()).text == "hello"
+
+
+async def _briefly(events: Subscription[Any]) -> None:
+    with trio.fail_after(1):  # It is told at once, or would wait for ever.
+        await events.__anext__()
+
+
+@pytest.mark.parametrize("whose", ["session", "runtime"])
+async def test_events_that_are_read_on_in_another_threads_loop_say_so_and_go_on_in_their_own(
+    runtime: Runtime, whose: str
+) -> None:
+    """I23, I33: also once what the journal holds has been read, and the reader would wait for what comes."""
+    session = await runtime.session("s")
+    await session.ask("hi")
+    events = session.events() if whose == "session" else runtime.events()
+    with trio.move_on_after(0.01):
+        async for _ in events:
+            pass  # Up to the point where the next one is waited for.
+
+    def elsewhere() -> None:
+        with pytest.raises(WrongLoop):
+            trio.run(_briefly, events)
+        with pytest.raises(WrongLoop):
+            asyncio.run(_awaited(events.__anext__()))
+
+    await trio.to_thread.run_sync(elsewhere)
+    await session.ask("and again")
+    assert await events.__anext__() is not None
 
 
 def test_a_session_whose_runtime_is_closed_says_so_and_without_trio_that_it_needs_it() -> None:

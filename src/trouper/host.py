@@ -205,6 +205,7 @@ class Runtime(Overview):
             settle=self._ground.settle,
             past=lambda after, _: past.records(self._log, after, self._log.durable),
             is_over=lambda: self._ground.closed,
+            check_here=self._ground.home.check,
         )
 
     def statistics(self) -> RuntimeStatistics:

@@ -393,6 +393,7 @@ class Session(BackgroundSide):
                 self._ground.log, self.id, after, actor.next_seq, 0 if last is None else last.record
             ),
             is_over=lambda: self._ref.exit is not None,
+            check_here=self._check_here,
         )
 
     @contextmanager

@@ -33,6 +33,7 @@ class Subscription(Generic[T]):
         settle: Callable[[], Awaitable[None]],
         past: Callable[[int, T | None], Iterator[T | None]],
         is_over: Callable[[], bool],
+        check_here: Callable[[], None],
     ) -> None:
         if not isinstance(after, int):
             raise UsageError(f"after={after!r} is no number; give that of the last one you have seen")
@@ -45,6 +46,8 @@ class Subscription(Generic[T]):
         #: What the journal holds after a number, as far as everybody may know of it; with what was read last, from which to go on. `None`: others may run.
         self._past = past
         self._is_over = is_over
+        #: Raises `WrongLoop` to whoever reads in a loop that nobody here may wake.
+        self._check_here = check_here
         self._last: T | None = None
         self._backlog: Iterator[T | None] | None = None
         self._is_live = False
@@ -79,6 +82,9 @@ class Subscription(Generic[T]):
         return item
 
     async def _next_live(self) -> T | None:
+        if not self._feed.batch:
+            # What the reader has taken over already is its own, wherever it is.
+            self._check_here()
         if self._is_over() and not self._feed.waiting:
             self.close()
             raise StopAsyncIteration
