@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, nullcontext
 from pathlib import Path
 
@@ -86,22 +86,25 @@ class Chat:
 
     async def run(self, lines: AsyncIterator[str], *, steer: bool) -> int:
         """Until the user leaves. `steer`: lines go to the model as they come; else each waits for the turn before it."""
-        self._greet()
         code: list[int] = []
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self._watch.run)
-            nursery.start_soon(self._signals, nursery.cancel_scope, code)
-            nursery.start_soon(self._tick)
-            self.screen.redraw()
-            try:
-                async with aclosing(lines) as typed:  # type: ignore[type-var]
-                    async for line in typed:
-                        await self._line(line, steer=steer)
-                if not steer:
-                    await self._watch.wait(lambda: is_quiet(self._watch.state) and is_quiet(self.session.state))
-            except Quit:
-                pass
-            nursery.cancel_scope.cancel()
+        codes = ending_signals()
+        # Before the first word: whoever sees it may press Ctrl-C.
+        with trio.open_signal_receiver(*codes) as signals:
+            self._greet()
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._watch.run)
+                nursery.start_soon(self._take_signals, signals, codes, nursery.cancel_scope, code)
+                nursery.start_soon(self._tick)
+                self.screen.redraw()
+                try:
+                    async with aclosing(lines) as typed:  # type: ignore[type-var]
+                        async for line in typed:
+                            await self._line(line, steer=steer)
+                    if not steer:
+                        await self._watch.wait(lambda: is_quiet(self._watch.state) and is_quiet(self.session.state))
+                except Quit:
+                    pass
+                nursery.cancel_scope.cancel()
         self._farewell()
         if code:
             raise Stopped(code[0])
@@ -172,16 +175,16 @@ class Chat:
                     held.close()
                 holding = typing
 
-    async def _signals(self, scope: trio.CancelScope, code: list[int]) -> None:
-        codes = ending_signals()
-        with trio.open_signal_receiver(*codes) as signals:
-            async for number in signals:
-                if number == signal.SIGINT and not self._twice():
-                    await self._stop_turn()
-                    continue
-                code.append(codes[number])
-                scope.cancel()
-                return
+    async def _take_signals(
+        self, signals: AsyncIterator[int], codes: Mapping[int, int], scope: trio.CancelScope, code: list[int]
+    ) -> None:
+        async for number in signals:
+            if number == signal.SIGINT and not self._twice():
+                await self._stop_turn()
+                continue
+            code.append(codes[number])
+            scope.cancel()
+            return
 
     def _twice(self) -> bool:
         now = trio.current_time()

@@ -1,0 +1,78 @@
+"""A chat without a terminal: what happens at its edges."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import trio
+
+from trouper import open_runtime
+from trouper.cli.chat import Chat
+from trouper.cli.chat_screen import PlainScreen
+from trouper.cli.configuration import read_configuration
+from trouper.cli.endings import Stopped
+from trouper.cli.hosting import Hosted
+from trouper.cli.line_editor import LineEditor
+from trouper.cli.terminal import Terminal
+from trouper.models import Simulated
+
+
+class Page(Terminal):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream: StringIO = StringIO()
+
+
+class Hasty(PlainScreen):
+    """Somebody who presses keys as soon as there is something to see."""
+
+    def __init__(self, page: Page, *signals: signal.Signals) -> None:
+        super().__init__(page)
+        self._signals = signals
+        self.heard = trio.Event()
+
+    def say(self, text: str, *styles: str) -> None:
+        super().say(text, *styles)
+        pressed, self._signals = self._signals, ()
+        for each in pressed:
+            signal.raise_signal(each)
+        if text.startswith("(Ctrl-C again"):
+            self.heard.set()
+
+    async def lines(self) -> AsyncIterator[str]:
+        """What is typed once the key has done what it does."""
+        await self.heard.wait()
+        yield "hello"
+
+
+@pytest.mark.parametrize(
+    ("pressed", "code"),
+    [
+        ((signal.SIGINT,), None),
+        ((signal.SIGTERM,), 143),
+        ((signal.SIGHUP,), 129),
+    ],
+    ids=["Ctrl-C", "asked to stop", "the window is closed"],
+)
+async def test_a_key_that_is_pressed_as_the_chat_begins_does_what_it_does_later(
+    tmp_path: Path, pressed: tuple[signal.Signals, ...], code: int | None
+) -> None:
+    """L15, command line: one Ctrl-C interrupts, and does not quit; whatever ends the program does so in order, with its code."""
+    model, page, editor = Simulated(), Page(), LineEditor()
+    async with open_runtime(durability="memory", model=model) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [])
+        screen = Hasty(page, *pressed)
+        chat = Chat(hosted, await runtime.session("main"), screen, editor)
+        if code is None:
+            assert await chat.run(screen.lines(), steer=False) == 0
+            assert "You said: hello" in page.stream.getvalue()
+        else:
+            with pytest.raises(Stopped) as stopped:
+                await chat.run(screen.lines(), steer=False)
+            assert stopped.value.code == code
