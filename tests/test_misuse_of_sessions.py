@@ -17,7 +17,6 @@ from trouper.home import WrongLoop
 from trouper.host import RuntimeEnded
 from trouper.models.scripted import reply
 from trouper.session import SessionEnded
-from trouper.subscription import Subscription
 
 
 @tool(background=True)
@@ -198,7 +197,7 @@ async def test_a_turn_that_is_read_in_another_threads_loop_says_so_and_goes_on_i
         assert (await turn.wait_ended()).text == "hello"
 
 
-async def _briefly(events: Subscription[Any]) -> None:
+async def _briefly(events: AsyncIterator[Any]) -> None:
     with trio.fail_after(1):  # It is told at once, or would wait for ever.
         await events.__anext__()
 
@@ -224,6 +223,24 @@ async def test_events_that_are_read_on_in_another_threads_loop_say_so_and_go_on_
     await trio.to_thread.run_sync(elsewhere)
     await session.ask("and again")
     assert await events.__anext__() is not None
+
+
+async def test_a_session_that_is_watched_from_another_threads_loop_says_so_and_goes_on_in_its_own(
+    runtime: Runtime,
+) -> None:
+    """I23: the watch was begun here, and what comes of it is read elsewhere."""
+    session = await runtime.session("s")
+    with session.watch() as events:
+
+        def elsewhere() -> None:
+            with pytest.raises(WrongLoop):
+                trio.run(_briefly, events)
+            with pytest.raises(WrongLoop):
+                asyncio.run(_awaited(events.__anext__()))
+
+        await trio.to_thread.run_sync(elsewhere)
+        await session.ask("hi")
+        assert await events.__anext__() is not None
 
 
 def test_a_session_whose_runtime_is_closed_says_so_and_without_trio_that_it_needs_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -408,7 +408,7 @@ class Session(BackgroundSide):
             feed.end()  # Nothing will come any more.
         self._actor.audience.turns.append(feed)
         try:
-            yield _Watching(feed)
+            yield _Watching(feed, self._check_here)
         finally:
             self._actor.audience.turns.remove(feed)
 
@@ -532,13 +532,16 @@ class _Watched(AbstractAsyncContextManager[Turn]):
 class _Watching:
     """An object rather than a generator: whoever stops reading in the middle leaves nothing behind that has to be closed."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, check_here: Callable[[], None]) -> None:
         self._feed = feed
+        self._check_here = check_here
 
     def __aiter__(self) -> _Watching:
         return self
 
     async def __anext__(self) -> Any:
+        if not self._feed.batch:
+            self._check_here()
         try:
             return await self._feed.receive()
         except Lagged:
