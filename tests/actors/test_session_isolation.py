@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from everywhere import FINAL, ROOT, Stage, invalid_requests, the_busy_script, warm_up
 
-from trouper import Scripted, open_runtime, tool
+from trouper import Limits, Scripted, TrouperError, open_runtime, tool
 from trouper.actors import recording
+from trouper.ground import RuntimeGround
 from trouper.journal import open_reader
 from trouper.models.scripted import call, reply
 from trouper.session import SessionEnded
@@ -130,3 +134,53 @@ def test_a_crash_in_the_middle_of_any_decision_leaves_a_session_that_goes_on(mon
         assert all(count == 1 for count in stage.begun.values()), "I4: a tool ran twice"
         at += 1
     assert at > 8
+
+
+async def test_a_session_that_cannot_hear_of_a_spill_keeps_no_other_waiting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """I23: files that take long to write while a session is closed, and a mailbox that is full meanwhile, are its own trouble."""
+
+    async def stall(ground: RuntimeGround, work: Callable[[], Any]) -> Any:
+        await trio.sleep(3)
+        return work()
+
+    monkeypatch.setattr(RuntimeGround, "in_run_thread", stall)
+
+    @tool(background=True, budget_s=0.01)
+    async def soon_let_go() -> str:
+        """Takes its time."""
+        await trio.sleep(60)
+        return "done"
+
+    @tool(background=True, budget_s=0.5)
+    async def later_let_go() -> str:
+        """Takes its time."""
+        await trio.sleep(60)
+        return "done"
+
+    weak_model = Scripted(
+        [reply(call("soon_let_go")), reply("It goes on."), reply(call("later_let_go"))], exhausted="repeat"
+    )
+    strong_model = Scripted([reply("fine")], exhausted="repeat")
+    tools, limits = [soon_let_go, later_let_go], Limits(mailbox=1)
+    async with (
+        open_runtime(tmp_path, model=strong_model, tools=tools, limits=limits) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        weak, strong = await runtime.session("weak", model=weak_model), await runtime.session("strong")
+        await weak.ask("begin")
+
+        async def tell(what: Callable[..., Awaitable[object]], *args: Any) -> None:
+            with suppress(TrouperError):
+                await what(*args)
+
+        nursery.start_soon(tell, weak.ask, "and again")
+        await trio.sleep(0.1)
+        nursery.start_soon(tell, weak.close)
+        await trio.sleep(0.1)
+        nursery.start_soon(tell, weak.send, "is there room?")
+        await trio.sleep(0.5)
+        before = trio.current_time()
+        assert (await strong.ask("hello")).text == "fine"
+        assert trio.current_time() == before

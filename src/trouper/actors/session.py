@@ -272,13 +272,14 @@ class SessionActor:
 
     @ki_safe
     async def relay_all(self, commands: Sequence[Command]) -> Sequence[Started]:
-        """The same for commands that come together: one decision on all of them is cheaper."""
+        """The same for commands that come together, and that others give way to: one decision on all of them is cheaper."""
         assert self._inbox is not None
         if self._turnstile.taken or not self._inbox.is_resting or self.state.phase is NEW:
+            # Nobody gives way meanwhile: it may take long until there is room, and that is the trouble of this session alone.
             for command in commands:
                 await self._enqueue(command)
             return ()
-        with self._turnstile:
+        with self._turnstile, self.ground.deadlines.going_first():
             started = await self._decide([(command, None) for command in commands])
             if self.state.phase is CLOSED:
                 self.post(None)  # The actor has to see it.

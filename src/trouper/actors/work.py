@@ -116,9 +116,7 @@ class Worker:
             commands.append(self._spill(call, TaskId(ids.new("task_")), allowance.budget_s, at))
         if not commands:
             return
-        with host.ground.deadlines.going_first():
-            started = await host.relay_all(commands)
-        if started:
+        if started := await host.relay_all(commands):
             if len(started) > 1:
                 await self._begin(started[1:])
             await self.run(*started[0])
