@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from background_stage import Probe, events_of, only_task, spill_script, until, u
 from trouper import Budget, Limits, ToolContext, ToolError, open_runtime, tool
 from trouper.actors.runs import RunHost
 from trouper.core.task_record import LOG_MAX_CHARS, TAIL_MAX_CHARS, TaskState
-from trouper.ground import RUN_THREADS_MAX
+from trouper.ground import RUN_THREADS_MAX, RuntimeGround
 from trouper.models.scripted import Scripted, call, reply, stall
 from trouper.testing.crash_disk import CrashDisk
 from trouper.tools.context import Question
@@ -533,6 +534,33 @@ async def test_a_run_that_ends_as_its_grace_does_leaves_the_files_of_the_end_tha
             assert told["status"] == ended.state.value and ended.result_path is not None
             states.add(ended.state)
     assert states <= {TaskState.CANCELLED, TaskState.SUCCEEDED}
+
+
+@pytest.mark.parametrize("closed_s", [4.5, 5.0, 5.5, 6.0, 6.5])
+async def test_a_run_that_ends_as_its_session_is_closed_leaves_the_files_of_the_end_that_is_on_record(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_s: float
+) -> None:
+    """B9, I9: one of the two ends counts, and the files say which; also while they take their time."""
+
+    async def slowly(ground: RuntimeGround, work: Callable[[], Any]) -> Any:
+        await trio.sleep(1.0)
+        return work()
+
+    monkeypatch.setattr(RuntimeGround, "in_run_thread", slowly)
+    probe = Probe()
+    async with open_checked(
+        Scripted([], exhausted="repeat"), tools=[probe.slow()], **with_files(open_checked, tmp_path)
+    ) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("slow", {"seconds": 5.0, "say": "so far"}, signal_on_completion=False)
+        await trio.sleep(closed_s)
+        await session.close()
+        ended = session.task(task.id)
+        await trio.sleep(10.0)
+    directory = tmp_path / "files" / "a" / task.about.directory
+    assert json.loads((directory / "result.json").read_text())["status"] == ended.state.value
+    assert ended.result_path == f"{task.about.directory}/result.json"
+    assert (directory / "output.log").read_text().startswith("[stdout] so far")
 
 
 async def test_without_a_grace_period_a_run_that_stops_at_once_still_leaves_its_files(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Any, Protocol
 
 import orjson
@@ -124,8 +124,8 @@ class Runs:
         self._host = host
         self._calls: dict[CallId, Run] = {}
         self._tasks: dict[TaskId, Run] = {}
-        #: Tasks that somebody is about to end: he alone writes their files, so that these say what the record will.
-        self._ending: set[TaskId] = set()
+        #: Tasks that somebody is about to end, and whether he is done with their files: he alone writes them, so that they say what the record will.
+        self._ending: dict[TaskId, trio.Event] = {}
         self._reporter = Reporter(host.limits.heartbeat_s)
         self._let_go = let_go
         #: That of the calls that began last.
@@ -285,28 +285,37 @@ class Runs:
             run.flush(final=True)
             if await self._save(found.about, run.log, "cancelled", _NOT_IN_TIME):
                 result_path = task_text.result_path(found.about)
+        else:
+            self._ending[task_id].set()
         return EndTask(task_id, attempt, "cancelled", host.now(), summary=_NOT_IN_TIME, result_path=result_path)
 
-    async def save_abandoned(self) -> tuple[TaskId, ...]:
-        """Write the files of the runs that end because their session is closed, with what they have written so far. Before they end, as in `save_lost`."""
+    async def save_abandoned(self, but: Container[TaskId]) -> tuple[TaskId, ...]:
+        """Write the files of the runs that end because their session is closed, with what they have written so far. Before they end, as in `save_lost`.
+
+        `but`: what ends before the session does.
+        """
         saved: list[TaskId] = []
 
-        async def save(found: Task, run: Run) -> None:
-            if await self._save(found.about, run.log, "cancelled", "The session was closed."):
+        async def save(found: Task, log: str | None) -> None:
+            if not self._claim(found.id):
+                # It has ended by itself, and is too late to say so: its files are written over as soon as they are there.
+                with trio.move_on_after(_SAVE_S):
+                    await self._ending[found.id].wait()
+            if await self._save(found.about, log, "cancelled", "The session was closed."):
                 saved.append(found.id)
 
         async with trio.open_nursery() as nursery:
-            for task_id, run in tuple(self._tasks.items()):
-                found = self._host.state.tasks.live.get(task_id)
-                if found is not None and self._claim(task_id):
-                    nursery.start_soon(save, found, run)
+            for task_id, found in self._host.state.tasks.live.items():
+                run = self._tasks.get(task_id)
+                if (run is not None or task_id in self._ending) and task_id not in but:
+                    nursery.start_soon(save, found, None if run is None else run.log)
         return tuple(sorted(saved))
 
     def _claim(self, task_id: TaskId) -> bool:
         """Whether its end is ours to bring about."""
         if task_id in self._ending:
             return False
-        self._ending.add(task_id)
+        self._ending[task_id] = trio.Event()
         return True
 
     async def _wait_ended(self, task_id: TaskId) -> None:
@@ -314,8 +323,16 @@ class Runs:
         while task_id in self._host.state.tasks.live and await self._host.watches.wait_task(task_id):
             pass
 
-    async def _save(self, about: NewTask, log: str, end: End, content: Json) -> bool:
-        """Write `output.log` and `result.json`; whether they are there (B9). Shielded: they belong to the end, which is already certain."""
+    async def _save(self, about: NewTask, log: str | None, end: End, content: Json) -> bool:
+        """Write `output.log`, unless it is there already, and `result.json`; whether they are there (B9)."""
+        try:
+            return await self._write(about, log, end, content)
+        finally:
+            if about.id in self._ending:
+                self._ending[about.id].set()
+
+    async def _write(self, about: NewTask, log: str | None, end: End, content: Json) -> bool:
+        """Shielded: they belong to the end, which is already certain."""
         files = self._host.run_ground.files_of(self._host.session)
         if files is None:
             return False
@@ -326,7 +343,8 @@ class Runs:
                 redact.value(task_text.result_document(end, content)),
                 option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
             )
-            files.write(task_text.log_path(about), redact.text(log).encode("utf-8", "replace"))
+            if log is not None:
+                files.write(task_text.log_path(about), redact.text(log).encode("utf-8", "replace"))
             files.write(task_text.result_path(about), document)
 
         with trio.move_on_after(_SAVE_S) as scope:
@@ -378,7 +396,7 @@ class Runs:
             case TaskInputAnswered(task_id=task_id, answer=answer):
                 host.run_ground.input_answered(host.session, task_id, answer)
             case TaskSucceeded() | TaskFailed() | TaskCancelled() | TaskInterrupted():
-                self._ending.discard(event.task_id)
+                self._ending.pop(event.task_id, None)
                 host.watches.task_changed(event.task_id)
             case TaskInputRequested():
                 host.watches.task_changed(event.task_id)

@@ -50,7 +50,7 @@ from trouper.core.outstanding import WorkKey, outstanding
 from trouper.core.schedule import ClaimFires, ScheduleLimits
 from trouper.core.session import CLOSED, NEW, THINKING, Event, State
 from trouper.core.settings import Limits
-from trouper.core.task_events import CreateTask, StartTask, TaskEnded
+from trouper.core.task_events import CreateTask, EndTask, StartTask, TaskEnded
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
 from trouper.core.values import changed, frozen
 from trouper.journal import JournalError, JournalFull
@@ -235,14 +235,19 @@ class SessionActor:
             await self._turnstile.wait_free()
         with self._turnstile:
             if self.state.tasks.live:
-                batch = [(await self._with_files(command), reply) for command, reply in batch]
+                batch = await self._with_files(batch)
             self.spawn(await self._decide(batch))
 
-    async def _with_files(self, command: Command | None) -> Command | None:
+    async def _with_files(
+        self, batch: list[tuple[Command | None, Reply[Any] | None]]
+    ) -> list[tuple[Command | None, Reply[Any] | None]]:
         """Whoever closes the session ends its runs; what these leave behind is written first, so that their end can say where it is (B9)."""
-        if type(command) is not Close:
-            return command
-        return changed(command, saved=await self._worker.runs.save_abandoned())
+        for i, (command, reply) in enumerate(batch):
+            if type(command) is Close:
+                ended = {before.task_id for before, _ in batch[:i] if type(before) is EndTask}
+                close = changed(command, saved=await self._worker.runs.save_abandoned(ended))
+                return [*batch[:i], (close, reply), *batch[i + 1 :]]
+        return batch
 
     @ki_safe
     async def relay(self, command: Command) -> Sequence[Started]:
