@@ -230,11 +230,17 @@ class Session(BackgroundSide):
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if self._ground.deadlines.is_crowded:
             await self._ground.deadlines.give_way_to_turns()
-        await self._ground.beginning.enter()
-        try:
+        gate = self._ground.beginning
+        await gate.enter()
+        if self._actor.is_resting:
+            try:
+                begun = await self._submitted(command, feed, feeds, model)
+            finally:
+                gate.leave()
+        else:
+            # It may take long until it listens, and that is the trouble of this session alone (I23).
+            gate.leave()
             begun = await self._submitted(command, feed, feeds, model)
-        finally:
-            self._ground.beginning.leave()
         return Turn(self, feed, begun.state.turns, output)
 
     async def _submitted(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:

@@ -13,7 +13,7 @@ from everywhere import FINAL, ROOT, Stage, invalid_requests, the_busy_script, wa
 
 from trouper import Limits, Scripted, TrouperError, open_runtime, tool
 from trouper.actors import recording
-from trouper.ground import RuntimeGround
+from trouper.ground import TURNS_AT_ONCE, RuntimeGround
 from trouper.journal import open_reader
 from trouper.models.scripted import call, reply
 from trouper.session import SessionEnded
@@ -136,10 +136,11 @@ def test_a_crash_in_the_middle_of_any_decision_leaves_a_session_that_goes_on(mon
     assert at > 8
 
 
+@pytest.mark.parametrize("mailbox", [1, 100])
 async def test_a_session_that_cannot_hear_of_a_spill_keeps_no_other_waiting(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: trio.testing.MockClock
+    mailbox: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """I23: files that take long to write while a session is closed, and a mailbox that is full meanwhile, are its own trouble."""
+    """I23: files that take long to write while a session is closed, and a mailbox that is full meanwhile, are its own trouble; so are turns that wait there."""
 
     async def stall(ground: RuntimeGround, work: Callable[[], Any]) -> Any:
         await trio.sleep(3)
@@ -163,7 +164,7 @@ async def test_a_session_that_cannot_hear_of_a_spill_keeps_no_other_waiting(
         [reply(call("soon_let_go")), reply("It goes on."), reply(call("later_let_go"))], exhausted="repeat"
     )
     strong_model = Scripted([reply("fine")], exhausted="repeat")
-    tools, limits = [soon_let_go, later_let_go], Limits(mailbox=1)
+    tools, limits = [soon_let_go, later_let_go], Limits(mailbox=mailbox)
     async with (
         open_runtime(tmp_path, model=strong_model, tools=tools, limits=limits) as runtime,
         trio.open_nursery() as nursery,
@@ -180,6 +181,8 @@ async def test_a_session_that_cannot_hear_of_a_spill_keeps_no_other_waiting(
         nursery.start_soon(tell, weak.close)
         await trio.sleep(0.1)
         nursery.start_soon(tell, weak.send, "is there room?")
+        for _ in range(2 * TURNS_AT_ONCE):
+            nursery.start_soon(tell, weak.ask, "or for a turn?")
         await trio.sleep(0.5)
         before = trio.current_time()
         assert (await strong.ask("hello")).text == "fine"

@@ -249,13 +249,19 @@ class SessionActor:
                 return [*batch[:i], (close, reply), *batch[i + 1 :]]
         return batch
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing is being decided here, and nothing waits to be."""
+        return not (
+            self._turnstile.taken or self._inbox is None or not self._inbox.is_resting or self.state.phase is NEW
+        )
+
     @ki_safe
     async def relay(self, command: Command) -> Sequence[Started]:
         """What the session has to hear, as soon as there is room. While the actor rests, whoever brings the command decides on it in the actor's
         place, and gets the work that follows to go on with: that saves both of them the way through the scheduler.
         """
-        assert self._inbox is not None
-        if self._turnstile.taken or not self._inbox.is_resting or self.state.phase is NEW:
+        if not self.is_resting:
             await self._enqueue(command)
             return ()
         with self._turnstile:
@@ -278,8 +284,7 @@ class SessionActor:
     @ki_safe
     async def relay_all(self, commands: Sequence[Command]) -> Sequence[Started]:
         """The same for commands that come together, and that others give way to: one decision on all of them is cheaper."""
-        assert self._inbox is not None
-        if self._turnstile.taken or not self._inbox.is_resting or self.state.phase is NEW:
+        if not self.is_resting:
             # Nobody gives way meanwhile: it may take long until there is room, and that is the trouble of this session alone.
             for command in commands:
                 await self._enqueue(command)
