@@ -13,7 +13,7 @@ import pytest
 import trio
 from background_stage import Probe, events_of, only_task, spill_script, until, until_quiet, with_files
 
-from trouper import Budget, Limits, ToolContext, ToolError, open_runtime, tool
+from trouper import Budget, CommandRejected, Limits, ToolContext, ToolError, open_runtime, tool
 from trouper.actors.runs import RunHost
 from trouper.core.task_record import LOG_MAX_CHARS, TAIL_MAX_CHARS, TaskState
 from trouper.ground import RUN_THREADS_MAX, RuntimeGround
@@ -561,6 +561,38 @@ async def test_a_run_that_ends_as_its_session_is_closed_leaves_the_files_of_the_
     assert json.loads((directory / "result.json").read_text())["status"] == ended.state.value
     assert ended.result_path == f"{task.about.directory}/result.json"
     assert (directory / "output.log").read_text().startswith("[stdout] so far")
+
+
+async def test_a_call_that_ends_while_its_session_has_no_room_to_hear_of_its_spill_crashes_nothing(
+    open_checked: Any,
+    autojump_clock: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """B2, I22: a full mailbox is waited for."""
+
+    async def slowly(ground: RuntimeGround, work: Callable[[], Any]) -> Any:
+        await trio.sleep(3.0)
+        return work()
+
+    monkeypatch.setattr(RuntimeGround, "in_run_thread", slowly)
+    model = Scripted([reply(call("slow", seconds=60.0)), reply("It goes on."), reply(call("slow", seconds=0.6))])
+    async with (
+        open_checked(
+            model, tools=[Probe().slow()], limits=Limits(mailbox=1), **with_files(open_checked, tmp_path)
+        ) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        session = await runtime.session("a")
+        await session.ask("begin")
+        nursery.start_soon(session.ask, "and again")
+        await trio.sleep(0.1)
+        nursery.start_soon(session.close)
+        await trio.sleep(0.1)
+        with pytest.raises(CommandRejected, match="closed"):
+            await session.send("is there room?")
+    assert "crashed" not in caplog.text
 
 
 async def test_without_a_grace_period_a_run_that_stops_at_once_still_leaves_its_files(

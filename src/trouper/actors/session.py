@@ -558,7 +558,13 @@ class SessionActor:
 
     async def settle(self) -> None:
         assert self._ref is not None
-        await self._ref.ask(None)
+        while True:
+            try:
+                await self._ref.ask(None)
+            except MailboxFull:
+                await self._ref.send(None)  # As soon as there is room.
+            else:
+                return
 
     def notification_limits(self) -> NotificationLimits:
         return NotificationLimits(
