@@ -561,10 +561,12 @@ class SessionActor:
         while True:
             try:
                 await self._ref.ask(None)
-            except MailboxFull:
-                await self._ref.send(None)  # As soon as there is room.
-            else:
                 return
+            except MailboxFull:
+                with suppress(ActorGone):
+                    await self._ref.send(None)  # As soon as there is room.
+            except ActorGone:
+                return  # Nothing more is decided.
 
     def notification_limits(self) -> NotificationLimits:
         return NotificationLimits(
