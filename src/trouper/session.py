@@ -20,6 +20,7 @@ from trouper.actors.audience import SessionEvent
 from trouper.actors.errors import ActorGone, AskLost
 from trouper.actors.feed import Feed, Lagged
 from trouper.actors.reference import Ref
+from trouper.actors.request import ki_safe
 from trouper.actors.session import Override, SessionActor, Step
 from trouper.block import Block
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
@@ -230,18 +231,21 @@ class Session(BackgroundSide):
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
         if self._ground.deadlines.is_crowded:
             await self._ground.deadlines.give_way_to_turns()
+        begun = await self._through_the_gate(command, feed, feeds, model)
+        return Turn(self, feed, begun.state.turns, output)
+
+    @ki_safe  # A Ctrl-C right behind the gate would take a place there for good.
+    async def _through_the_gate(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:
         gate = self._ground.beginning
         await gate.enter()
-        if self._actor.is_resting:
-            try:
-                begun = await self._submitted(command, feed, feeds, model)
-            finally:
-                gate.leave()
-        else:
+        if not self._actor.is_resting:
             # It may take long until it listens, and that is the trouble of this session alone (I23).
             gate.leave()
-            begun = await self._submitted(command, feed, feeds, model)
-        return Turn(self, feed, begun.state.turns, output)
+            return await self._submitted(command, feed, feeds, model)
+        try:
+            return await self._submitted(command, feed, feeds, model)
+        finally:
+            gate.leave()
 
     async def _submitted(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:
         if model is not None:
