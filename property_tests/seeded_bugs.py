@@ -29,6 +29,7 @@ DEADLINES = "tests/actors/test_deadlines.py"
 GROWING = "tests/core/test_growing.py"
 NOTIFICATIONS = "tests/core/test_notification.py"
 TASKS = "tests/core/test_task.py"
+RUNS = "tests/actors/test_background_runs.py"
 SCHEDULES = "tests/core/test_schedule.py"
 WRITER = "tests/journal/test_writer.py"
 MAILBOX = "tests/actors/test_mailbox.py"
@@ -611,12 +612,20 @@ BUGS: tuple[Bug, ...] = (
         (NOTIFICATIONS, TASKS),
     ),
     Bug(
-        "spill-without-a-record",
-        "a call spills although there is no permit for its run, and nobody knows of it (B2)",
+        "spill-without-a-permit",
+        "a call spills although there is no permit for its run (B2, I19)",
         "core/background.py",
-        "    except CommandRejected:\n        return False\n    said",
-        "    except CommandRejected:\n        pass\n    said",
-        (CORE,),
+        "        except CommandRejected:\n            continue\n        active",
+        "        except CommandRejected:\n            pass\n        active",
+        (RUNS,),
+    ),
+    Bug(
+        "spills-of-one-step-share-a-permit",
+        "calls that spill together count as one run of the runtime (I19)",
+        "core/background.py",
+        "        active_in_runtime += 1\n",
+        "",
+        (RUNS,),
     ),
     Bug(
         "one-run-too-many",

@@ -36,7 +36,8 @@ from trouper.core.commands import (
     NoteRetry,
     OpenSession,
     Recover,
-    SpillCall,
+    Spill,
+    SpillCalls,
     Submit,
 )
 from trouper.core.decisions import decide, step
@@ -290,10 +291,10 @@ class Conversation:
             case 6:
                 return CancelCall(call, at)
             case _:
-                self.made += 1
-                return SpillCall(
-                    call, TaskId(f"task_{self.made}"), OWNERS[self.epoch % 2], at, 300, self.state.tasks.active
-                )
+                self.made += 2
+                others = () if choice.random() < 0.5 else (Spill(self.a_call(choice), TaskId(f"task_{self.made - 1}")),)
+                spills = (Spill(call, TaskId(f"task_{self.made}")), *others)
+                return SpillCalls(spills, OWNERS[self.epoch % 2], at, 300, self.state.tasks.active)
 
     def outside_command(self, choice: random.Random) -> Any:
         at = self.now()

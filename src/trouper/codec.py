@@ -3,7 +3,7 @@
 A record is one decision: the command that caused it and the events that followed, in one line of the journal, so that they are durable together
 or not at all. Its JSON, compact and ASCII:
 
-    {"v":1,"type":"DeliverReply","id":"support:7:2","session":"support","n":7,"epoch":2,"at":1700000000.25,
+    {"v":2,"type":"DeliverReply","id":"support:7:2","session":"support","n":7,"epoch":2,"at":1700000000.25,
      "body":{"cause":{...},"events":[{"type":"ModelReplied",...},{"type":"TurnEnded",...}]}}
 
 Fields that have their default value are left out. Of the command only those fields are written that its first event does not repeat under the same
@@ -38,7 +38,7 @@ from trouper.core.values import changed, frozen
 from trouper.reading import Reader, class_reader, tuple_reader
 from trouper.writing import TaggedWriters, Writer, class_writer, tuple_writer
 
-VERSION = 1
+VERSION = 2
 
 
 class UndecodableRecord(WorldError):
@@ -311,8 +311,18 @@ def decode_events(payload: bytes, seq: int = 0) -> tuple[str, int, tuple[Any, ..
         raise UndecodableRecord(f"record {seq} is not one that Trouper writes: {error!r}", seq=seq) from error
 
 
+def _spills_together(value: dict[str, Any]) -> dict[str, Json]:
+    """In version 1 every call that spilled had a record of its own."""
+    value = {**value, "v": 2}
+    if value["type"] == "SpillCall":
+        cause = dict(value["body"]["cause"])
+        cause["calls"] = [{"call": cause.pop("call"), "task_id": cause.pop("task_id")}]
+        value |= {"type": "SpillCalls", "body": {**value["body"], "cause": cause}}
+    return value
+
+
 #: From each older version to the next, pure: takes a record's JSON, returns it in the newer form. One is added with every change of format.
-UPCASTERS: dict[int, Callable[[dict[str, Json]], dict[str, Json]]] = {}
+UPCASTERS: dict[int, Callable[[dict[str, Json]], dict[str, Json]]] = {1: _spills_together}
 
 
 def upcast(

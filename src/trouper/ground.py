@@ -48,7 +48,7 @@ logger = logging.getLogger("trouper.runtime")
 RUN_THREADS_MAX = 2
 #: So many turns begin at a time. If all that are asked for at one instant did, their calls would begin together too, and with them their budgets run out; like this the first
 #: are well under way when the last begin, which is no later for that. With fewer, a sync would cover too little.
-TURNS_AT_ONCE = 16
+TURNS_AT_ONCE = 8
 
 
 class RuntimeGround:

@@ -52,9 +52,12 @@ async def test_over_budget_the_same_execution_goes_on_as_a_task(
         assert probe.started == ["call_1_1_0"] and not probe.cancelled
         assert only_task(session).state is TaskState.SUCCEEDED
     # B2: the record is in the journal before the model hears of it, and in one step with the call's end.
-    spilled = next(record for record in journal if type(record.cause).__name__ == "SpillCall")
-    names = [type(event).__name__ for event in spilled.events]
-    assert names[:4] == ["TaskCreated", "TaskStarted", "TaskProgressed", "CallEnded"]
+    spilled = next(record for record in journal if type(record.cause).__name__ == "SpillCalls")
+    assert [type(event).__name__ for event in spilled.events][:2] == ["TaskSpilled", "CallEnded"]
+    # B3: one entry for its creation, one for its start, one that says why.
+    entries = spilled.events[0].task, [(entry.n, entry.what) for entry in task.entries][:3]
+    assert entries == (task.about, [(0, "created"), (1, "started"), (2, "progress")])
+    assert "took longer than 300 ms" in task.entries[2].text
 
 
 async def test_budgets_are_per_tool_then_per_session(open_checked: Any, autojump_clock: Any) -> None:
@@ -91,9 +94,26 @@ async def test_calls_that_begin_together_are_let_go_of_together(
         assert abs(trio.current_time() - began - 0.3) < 1e-6
         assert len(session.tasks()) == 3
         await until_quiet(session)
-    causes = [type(record.cause).__name__ for record in journal]
-    first = causes.index("SpillCall")
-    assert causes[first : first + 3] == ["SpillCall"] * 3 and causes.count("SpillCall") == 3
+    [together] = [record.cause for record in journal if type(record.cause).__name__ == "SpillCalls"]
+    assert sorted(each.call for each in together.calls) == ["call_1_1_0", "call_1_1_2", "call_1_1_3"]
+
+
+async def test_calls_that_spill_together_need_a_permit_each(open_checked: Any, autojump_clock: Any) -> None:
+    """B2, I19: for those that get none the turn waits on."""
+    probe = Probe()
+    calls = [call("slow", seconds=seconds) for seconds in (5.0, 6.0, 7.0, 8.0)]
+    model = Scripted([reply(*calls), reply("Two go on."), reply("Noted.")], exhausted="repeat")
+    for limits in (Limits(runs_per_runtime=2), Limits(runs_per_session=2)):
+        async with open_checked(model, tools=[probe.slow()], limits=limits) as runtime:
+            session = await runtime.session("a")
+            began = trio.current_time()
+            assert (await session.ask("go")).text == "Two go on."
+            assert abs(trio.current_time() - began - 8.0) < 1e-6
+            answers = model.requests[-1].messages[-1].answers
+            assert ["takes longer than" in str(answer.content) for answer in answers] == [True, True, False, False]
+            await until_quiet(session)
+            assert len(session.tasks()) == 2
+        model = Scripted([reply(*calls), reply("Two go on."), reply("Noted.")], exhausted="repeat")
 
 
 async def test_calls_that_begin_one_after_the_other_have_their_budgets_for_themselves(
@@ -131,7 +151,7 @@ async def test_a_budget_that_runs_out_goes_before_what_others_have_not_begun(
         await until_quiet(await runtime.session("slow"))
     told = [(type(record.cause).__name__, record.session) for record in journal]
     replies = [n for n, (cause, session) in enumerate(told) if cause == "DeliverReply" and session != "slow"]
-    assert len(replies) == 20 and told.index(("SpillCall", "slow")) < replies[0]
+    assert len(replies) == 20 and told.index(("SpillCalls", "slow")) < replies[0]
 
 
 async def test_a_tool_that_cannot_go_on_is_waited_for_up_to_its_time_out(

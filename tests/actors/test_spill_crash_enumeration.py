@@ -107,7 +107,7 @@ def judge(world: World, where: str) -> tuple[str, int]:
     records = list(records_of(Reader(world.disk, "/state")))
     wrong = check_invariants(records, complete=True)
     assert not wrong, f"{where}: {wrong[0]}"
-    created = events_of(records, "TaskCreated")
+    created = events_of(records, "TaskSpilled")
     ends = events_of(records, "TaskSucceeded", "TaskFailed", "TaskCancelled", "TaskInterrupted")
     queued = events_of(records, "NotificationQueued")
     acknowledged = [id for event in events_of(records, "NotificationsAcknowledged") for id in event.ids]

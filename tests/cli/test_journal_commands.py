@@ -66,7 +66,7 @@ def test_show_tells_every_record_in_order(trouper, filled: Path) -> None:
         "CallEnded call_1_1_0 ok",
         'ModelReplied 1.2 "It is 3."',
         "TurnEnded 1 end_turn",
-        "TaskCreated task_",
+        "TaskSpilled task_",
         "TaskSucceeded task_",
         "NotificationQueued task_succeeded",
         "NotificationsAcknowledged 1 notification",

@@ -156,8 +156,8 @@ class WorkHost(RunHost, Protocol):
     async def relay(self, command: Command) -> Sequence[Started]:
         """The same, from a task that has nothing else to do: it may get the work that follows, which it must do or `spawn`."""
 
-    async def relay_all(self, commands: Sequence[Command]) -> Sequence[Started]:
-        """The same for commands that one decision is made on."""
+    async def relay_first(self, command: Command) -> Sequence[Started]:
+        """The same for something that is due: others give way to it."""
 
     def spawn(self, started: Sequence[Started]) -> None:
         """Have this work done, each piece in a task of its own."""

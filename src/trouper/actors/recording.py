@@ -21,7 +21,7 @@ from trouper.journal import Entry
 #: Commands that are worth nothing after a crash of the machine: written, but nobody waits for the disk (J1).
 _BUFFERED = frozenset({NoteProgress, NoteRetry, ReportTaskProgress, WriteTaskOutput, BeatTask})
 #: What starts new work, and is refused while the disk is full (J11).
-_OPENING = frozenset({"Submit", "OpenSession", "Compact", "SpillCall", "CreateTask", "CreateSchedule"})
+_OPENING = frozenset({"Submit", "OpenSession", "Compact", "SpillCalls", "CreateTask", "CreateSchedule"})
 
 
 @frozen(frequent=True)

@@ -41,7 +41,7 @@ from trouper.core.task_events import (
     TaskInputRequested,
     TaskInterrupted,
     TaskMessaged,
-    TaskStarted,
+    TaskSpilled,
     TaskSucceeded,
 )
 from trouper.core.task_record import End, NewTask, Task
@@ -59,7 +59,7 @@ _NOT_IN_TIME = "Cancelled; it did not stop in time."
 #: The events that concern executions under way.
 OBSERVED = frozenset(
     {
-        TaskStarted,
+        TaskSpilled,
         TaskMessaged,
         TaskInputRequested,
         TaskInputAnswered,
@@ -381,15 +381,13 @@ class Runs:
         """An event of `OBSERVED` has become part of the state."""
         host = self._host
         match event:
-            case TaskStarted(task_id=task_id, attempt=1):
-                found = host.state.tasks.get(task_id)
-                if found is not None and found.about.kind == "tool" and found.about.origin_call in self._calls:
-                    run = self._calls[found.about.origin_call]
-                    if run.tool.timeout_s is None:
-                        # The time-out of a session's calls is for those that somebody waits for.
-                        run.running.extend(math.inf)
-                    self._attach(run, task_id, 1)
-                    host.run_ground.call_went_on(host.session, run.call, task_id)
+            case TaskSpilled(task=spilled) if spilled.origin_call in self._calls:
+                run = self._calls[spilled.origin_call]
+                if run.tool.timeout_s is None:
+                    # The time-out of a session's calls is for those that somebody waits for.
+                    run.running.extend(math.inf)
+                self._attach(run, spilled.id, 1)
+                host.run_ground.call_went_on(host.session, run.call, spilled.id)
             case TaskMessaged(task_id=task_id, message=message) if message.direction == "to_task":
                 if task_id in self._tasks:
                     self._tasks[task_id].take_message(message.text)

@@ -39,7 +39,7 @@ from trouper.core.commands import (
     Interrupt,
     OpenSession,
     Recover,
-    SpillCall,
+    SpillCalls,
 )
 from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnded, TurnStarted
 from trouper.core.ids import CallId
@@ -65,7 +65,7 @@ tools_logger = logging.getLogger("trouper.tools")
 SESSION_RESTART = Restart(on="failure", limit=5, within_s=60.0)
 
 #: What needs to know how many runs hold a permit at the very moment of the decision (I19).
-_PERMITTED = frozenset({SpillCall, CreateTask, StartTask, ActFire, Recover})
+_PERMITTED = frozenset({SpillCalls, CreateTask, StartTask, ActFire, Recover})
 #: What comes without something that only the actor knows.
 _INCOMPLETE = _PERMITTED | {Interrupt, EndTurn, Close}
 #: Timers that have to be set again if what they asked for came to nothing: or nobody would ask any more (B15).
@@ -282,18 +282,14 @@ class SessionActor:
         return started
 
     @ki_safe
-    async def relay_all(self, commands: Sequence[Command]) -> Sequence[Started]:
-        """The same for commands that come together, and that others give way to: one decision on all of them is cheaper."""
+    async def relay_first(self, command: Command) -> Sequence[Started]:
+        """The same for something that is due, and that others give way to."""
         if not self.is_resting:
             # Nobody gives way meanwhile: it may take long until there is room, and that is the trouble of this session alone.
-            for command in commands:
-                await self._enqueue(command)
+            await self._enqueue(command)
             return ()
-        with self._turnstile, self.ground.deadlines.going_first():
-            started = await self._decide([(command, None) for command in commands])
-            if self.state.phase is CLOSED:
-                self.post(None)  # The actor has to see it.
-        return started
+        with self.ground.deadlines.going_first():
+            return await self.relay(command)
 
     async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> Sequence[Started]:
         """Decide on each command in turn, wait for the disk once, and only then let anybody know. Returns the work to be done now."""
@@ -372,9 +368,10 @@ class SessionActor:
         return self._reconcile()
 
     def _refused(self, command: Command, refusal: Exception, *, told: bool = False) -> None:
-        if type(command) is SpillCall:
-            # No record, no background run: then it has to end here (B2).
-            self.tell(CancelCall(command.call, self.now(), f"Its task could not be recorded: {refusal}"))
+        if type(command) is SpillCalls:
+            # No record, no background run: then they have to end here (B2).
+            for each in command.calls:
+                self.tell(CancelCall(each.call, self.now(), f"Its task could not be recorded: {refusal}"))
         if not told:
             logger.info("session %s refused %s: %s", self.session, type(command).__name__, refusal)
 

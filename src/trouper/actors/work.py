@@ -21,7 +21,17 @@ from trouper.actors.sink import LiveSink
 from trouper.actors.tool_call import run_tool
 from trouper.core import task_text
 from trouper.core.calls import Call
-from trouper.core.commands import ActFire, Command, DeliverDue, DeliverResult, Deny, EndTurn, NoteBudget, SpillCall
+from trouper.core.commands import (
+    ActFire,
+    Command,
+    DeliverDue,
+    DeliverResult,
+    Deny,
+    EndTurn,
+    NoteBudget,
+    Spill,
+    SpillCalls,
+)
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Fault, Json, Outcome
 from trouper.core.notification import DeliverBatch
@@ -108,21 +118,20 @@ class Worker:
     async def let_go(self, allowance: Allowance) -> None:
         """The turn has waited long enough for these calls: say so, and go on with what follows, which is to ask the model (B2)."""
         host = self._host
-        ids, at = host.ground.environment.ids, host.now()
-        commands: list[Command] = []
-        # Some may have ended in the last moment.
-        for call, run in allowance.calls.items():
+        if not allowance.calls:
+            return  # They have ended in the last moment.
+        ids = host.ground.environment.ids
+        for run in allowance.calls.values():
             run.spilling = True
-            commands.append(self._spill(call, TaskId(ids.new("task_")), allowance.budget_s, at))
-        if not commands:
-            return
-        if started := await host.relay_all(commands):
+        spills = tuple([Spill(call, TaskId(ids.new("task_"))) for call in allowance.calls])
+        if started := await host.relay_first(self._spill(spills, allowance.budget_s)):
             if len(started) > 1:
                 await self._begin(started[1:])
             await self.run(*started[0])
 
-    def _spill(self, call: CallId, task_id: TaskId, budget_s: float, at: float) -> SpillCall:
-        return SpillCall(call, task_id, self._host.owner, at, round(budget_s * 1000), limits=self._host.task_limits())
+    def _spill(self, spills: tuple[Spill, ...], budget_s: float) -> SpillCalls:
+        host = self._host
+        return SpillCalls(spills, host.owner, host.now(), round(budget_s * 1000), limits=host.task_limits())
 
     async def _outcome(self, work: Work, running: Running, lane: Lane) -> Command | None:
         command: Command | None = None
@@ -162,7 +171,7 @@ class Worker:
         budget_s = call.preparation.budget_s
         if budget_s is not None:
             if self._runs is None:
-                rehearse(self._host.state, self._spill(request.id, TaskId("task_0"), budget_s, self._host.now()))
+                rehearse(self._host.state, self._spill((Spill(request.id, TaskId("task_0")),), budget_s))
             return self.runs.run_call(tool, call, running, timeout_s=timeout_s, budget_s=budget_s)
         return run_tool(
             tool,

@@ -43,7 +43,7 @@ from trouper.core.notification import (
     NotificationsDelivered,
 )
 from trouper.core.session import State, evolve
-from trouper.core.task_events import TaskCreated, TaskReattached, TaskSucceeded
+from trouper.core.task_events import TaskReattached, TaskSpilled, TaskSucceeded
 from trouper.journal import open_reader
 from trouper.replay import Journal, open_journal
 
@@ -333,7 +333,7 @@ class _Demo:
         tell = self.stage.line
         shown = (InputReceived, TurnStarted, ModelReplied, CallEnded, TurnEnded, RecoveryNoted)
         shown += (
-            TaskCreated,
+            TaskSpilled,
             TaskReattached,
             TaskSucceeded,
             NotificationQueued,

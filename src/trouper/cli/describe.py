@@ -35,7 +35,7 @@ from trouper.core.notification import (
     NotificationsRequeued,
 )
 from trouper.core.schedule import ScheduleCancelled, ScheduleCreated, ScheduleFireClaimed, ScheduleFireCompleted
-from trouper.core.task_events import TaskCreated, TaskEnded, TaskProgressed, TaskReattached, TaskStarted
+from trouper.core.task_events import TaskCreated, TaskEnded, TaskProgressed, TaskReattached, TaskSpilled, TaskStarted
 
 TEXT_MAX = 60
 
@@ -94,6 +94,8 @@ def _about_background(event: Any, text_max: int) -> str:
     match event:
         case TaskCreated(task=task):
             return f"{task.id} {quoted(task.title, text_max)}"
+        case TaskSpilled(task=task, reason=reason):
+            return f"{task.id} {quoted(reason, text_max)}"
         case TaskStarted(task_id=task, owner=owner):
             return f"{task} by process {owner.pid}"
         case TaskReattached(task_id=task, attempt=attempt, owner=owner):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from trouper._errors import CommandRejected
 from trouper.core import notification, schedule, task, task_text
-from trouper.core.calls import Call
-from trouper.core.commands import ActFire, DeliverResult, Recover, SpillCall
+from trouper.core.calls import RUNNING
+from trouper.core.commands import ActFire, DeliverResult, Recover, SpillCalls
 from trouper.core.decision import Decision
 from trouper.core.events import CallEnded
 from trouper.core.ids import NotificationId, ScheduleId, SessionId, TaskId
@@ -22,7 +22,7 @@ from trouper.core.notification import (
     RequeueNotifications,
 )
 from trouper.core.schedule import CompleteFire, RecoverFires, ScheduleCommand, ScheduledMessage
-from trouper.core.task_events import CancelTask, CreateTask, RecoverTask, ReportTaskProgress, TaskCommand
+from trouper.core.task_events import CancelTask, CreateTask, RecoverTask, TaskCommand, TaskSpilled
 from trouper.core.task_record import Task
 
 _REQUEUE = frozenset({"interrupt", "error"})
@@ -56,28 +56,37 @@ def decide_schedule(decision: Decision, command: ScheduleCommand) -> None:
 # --- calls that go on ---
 
 
-def spill(decision: Decision, command: SpillCall, call: Call) -> bool:
-    """Let the turn go on without the call. False if there is no permit: then the turn waits on (B2)."""
-    state = decision.state
-    new = task_text.spilled_task(
-        command.task_id,
-        SessionId(state.session),
-        call.id,
-        call.request.name,
-        call.request.arguments,
-        budget_ms=command.budget_ms,
-        reattachable=call.preparation.side_effect != "at_most_once",
-        call_attempt=call.attempt,
-    )
-    try:
-        decide_task(decision, CreateTask(new, command.at, command.owner, command.active_in_runtime, command.limits))
-    except CommandRejected:
-        return False
-    said = task_text.spill_progress(call.request.name, command.budget_ms)
-    decide_task(decision, ReportTaskProgress(command.task_id, 1, command.at, detail=said))
-    notice = task_text.spill_notice(call.request.name, command.task_id, command.budget_ms)
-    decision.emit(CallEnded(call.id, Outcome.OK, notice, latency_ms=float(command.budget_ms), task=command.task_id))
-    return True
+def spill(decision: Decision, command: SpillCalls) -> None:
+    """Let the turn go on without these calls, in their order. For those that have no permit it waits on (B2); some may have ended in the last moment."""
+    session, budget_ms = SessionId(decision.state.session), command.budget_ms
+    turn = decision.state.turn
+    calls = () if turn is None else turn.calls
+    named = {each.call: each.task_id for each in command.calls}
+    active_in_runtime = command.active_in_runtime
+    for call in calls:
+        request = call.request
+        if call.phase is not RUNNING or request.id not in named:
+            continue
+        new = task_text.spilled_task(
+            named[request.id],
+            session,
+            request.id,
+            request.name,
+            request.arguments,
+            budget_ms=budget_ms,
+            reattachable=call.preparation.side_effect != "at_most_once",
+            call_attempt=call.attempt,
+        )
+        try:
+            task.check_new(decision.state.tasks, new)
+            task.check_permit(decision.state.tasks, active_in_runtime, command.limits)
+        except CommandRejected:
+            continue
+        active_in_runtime += 1
+        said = task_text.spill_progress(request.name, budget_ms)
+        decision.emit(TaskSpilled(new, command.owner, command.at, said))
+        notice = task_text.spill_notice(request.name, new.id, budget_ms)
+        decision.emit(CallEnded(request.id, Outcome.OK, notice, latency_ms=float(budget_ms), task=new.id))
 
 
 def spilled_end(decision: Decision, command: DeliverResult) -> bool:

@@ -208,11 +208,18 @@ class Close:
 
 
 @frozen
-class SpillCall:
-    """A call's inline budget is over: let the turn go on, and the execution with it, as a task (B2)."""
+class Spill:
+    """A call, and the task that it is to go on as."""
 
     call: CallId
     task_id: TaskId
+
+
+@frozen
+class SpillCalls:
+    """The inline budget of these calls, which began together, is over: let the turn go on, and their executions with it, as tasks (B2)."""
+
+    calls: tuple[Spill, ...]
     owner: Owner
     at: float
     budget_ms: int
@@ -263,7 +270,7 @@ TurnCommand: TypeAlias = (
     | Compact
     | Recover
     | Close
-    | SpillCall
+    | SpillCalls
     | DeliverDue
     | ActFire
 )

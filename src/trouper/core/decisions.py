@@ -11,7 +11,7 @@ from typing import assert_never, get_args
 
 from trouper._errors import CommandRejected
 from trouper.core import background, compacting, recovery, steps
-from trouper.core.calls import ASKING, RUNNING
+from trouper.core.calls import ASKING
 from trouper.core.commands import (
     ActFire,
     Approve,
@@ -33,7 +33,7 @@ from trouper.core.commands import (
     NoteRetry,
     OpenSession,
     Recover,
-    SpillCall,
+    SpillCalls,
     Submit,
     TurnCommand,
 )
@@ -154,9 +154,9 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
                     f"session {state.session!r} has no open call or task {call!r}; list its tasks to see their ids",
                     id=call,
                 )
-        case SpillCall():
-            running = steps.find_call(state, command.call, RUNNING)
-            if running is not None and background.spill(decision, command, running):
+        case SpillCalls():
+            background.spill(decision, command)
+            if decision.events:
                 steps.go_on_with_calls(decision, command.at)
         case DeliverDue():
             _deliver_due(decision, command)

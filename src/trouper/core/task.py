@@ -50,6 +50,7 @@ from trouper.core.task_events import (
     TaskProgressed,
     TaskReattached,
     TasksArchived,
+    TaskSpilled,
     TaskStarted,
     TaskSucceeded,
     TaskUpdateRefused,
@@ -66,6 +67,7 @@ from trouper.core.task_record import (
     TAIL_MAX_CHARS,
     End,
     Entry,
+    NewTask,
     Task,
     TaskLimits,
     TaskMessage,
@@ -138,6 +140,11 @@ def abandon(tasks: Tasks, at: float, reason: str, saved: tuple[TaskId, ...] = ()
 # --- decide ---
 
 
+def check_new(tasks: Tasks, new: NewTask) -> None:
+    if tasks.get(new.id) is not None:
+        raise CommandRejected(f"task {new.id!r} exists already; give each task a fresh id", task_id=new.id)
+
+
 def check_permit(tasks: Tasks, active_in_runtime: int, limits: TaskLimits) -> None:
     """Raise unless one more run may start (B6, I19)."""
     if tasks.active >= limits.per_session:
@@ -196,8 +203,7 @@ def decide(tasks: Tasks, command: TaskCommand) -> tuple[TaskEvent, ...]:
 
 def _create(tasks: Tasks, command: CreateTask) -> tuple[TaskEvent, ...]:
     new = command.task
-    if tasks.get(new.id) is not None:
-        raise CommandRejected(f"task {new.id!r} exists already; give each task a fresh id", task_id=new.id)
+    check_new(tasks, new)
     created = TaskCreated(new, command.at)
     if command.owner is not None:
         check_permit(tasks, command.active_in_runtime, command.limits)
@@ -361,6 +367,8 @@ def evolve(tasks: Tasks, event: TaskEvent) -> Tasks:
             state = move(TRANSITIONS, None, event)
             task = Task(new, state, at, at, links=new.links, entries=(Entry(at, "created", new.title),))
             return change(tasks, live={**tasks.live, new.id: task})
+        case TaskSpilled():
+            return change(tasks, live={**tasks.live, event.task.id: _spilled(event)})
         case TasksArchived(task_ids=gone):
             kept = {task_id: task for task_id, task in tasks.ended.items() if task_id not in frozenset(gone)}
             return change(tasks, ended=kept, archived=tasks.archived + len(gone))
@@ -374,6 +382,27 @@ def evolve(tasks: Tasks, event: TaskEvent) -> Tasks:
         live = {task_id: other for task_id, other in tasks.live.items() if task_id != task.id}
         return change(tasks, live=live, ended={**tasks.ended, task.id: task})
     return change(tasks, live={**tasks.live, task.id: task})
+
+
+def _spilled(event: TaskSpilled) -> Task:
+    new, at, detail = event.task, event.at, event.reason[:DETAIL_MAX_CHARS]
+    return Task(
+        new,
+        move(TRANSITIONS, None, event),
+        at,
+        at,
+        attempt=1,
+        owner=event.owner,
+        started_at=at,
+        heartbeat_at=at,
+        detail=detail,
+        links=new.links,
+        entries=(
+            Entry(at, "created", new.title),
+            Entry(at, "started", "attempt 1", 1),
+            Entry(at, "progress", detail, 2),
+        ),
+    )
 
 
 def _evolve_task(task: Task, event: TaskEvent) -> Task:
@@ -453,7 +482,7 @@ def _evolve_task(task: Task, event: TaskEvent) -> Task:
             return change(task, late=(*task.late, attempt), entries=_noted(task, Entry(at, "ended late", end)))
         case TaskUpdateRefused():
             return change(task, refused=task.refused + 1)
-        case TaskCreated() | TasksArchived():
+        case TaskCreated() | TaskSpilled() | TasksArchived():
             raise AssertionError(event)  # Handled by `evolve`.
         case _:
             assert_never(event)

@@ -192,6 +192,16 @@ class TaskStarted:
 
 
 @frozen
+class TaskSpilled:
+    """A call that the turn has let go of goes on as this task, in its first attempt: created, started, and why (B3)."""
+
+    task: NewTask
+    owner: Owner
+    at: float
+    reason: str
+
+
+@frozen
 class TaskReattached:
     task_id: TaskId
     attempt: int
@@ -328,6 +338,7 @@ class TasksArchived:
 TaskEvent: TypeAlias = (
     TaskCreated
     | TaskStarted
+    | TaskSpilled
     | TaskReattached
     | TaskProgressed
     | TaskOutputWritten
@@ -354,6 +365,7 @@ _HELD = (_S.RUNNING, _S.AWAITING_INPUT)
 #: The whole lifecycle. Whatever is not here cannot happen (B11, I28).
 TRANSITIONS: Table[TaskState] = {
     (None, TaskCreated): _S.QUEUED,
+    (None, TaskSpilled): _S.RUNNING,
     (_S.QUEUED, TaskStarted): _S.RUNNING,
     (_S.RUNNING, TaskInputRequested): _S.AWAITING_INPUT,
     (_S.AWAITING_INPUT, TaskInputAnswered): _S.RUNNING,

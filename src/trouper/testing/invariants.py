@@ -46,6 +46,7 @@ from trouper.core.task_events import (
     TaskEnded,
     TaskFailed,
     TaskInterrupted,
+    TaskSpilled,
     TaskStarted,
     TaskSucceeded,
 )
@@ -284,12 +285,10 @@ class _Checker:
             case TaskCreated(task=new):
                 watched.live_tasks.add(new.id)
             case TaskStarted():
-                active = watched.state.tasks.active
-                if active > self._limits.runs_per_session:
-                    self._wrong("I19", f"{active} runs at once, the limit is {self._limits.runs_per_session}")
-                everywhere = sum(each.state.tasks.active for each in self._sessions.values())
-                if everywhere > self._limits.runs_per_runtime:
-                    self._wrong("I19", f"{everywhere} runs at once in all sessions")
+                self._check_permits(watched)
+            case TaskSpilled(task=new):
+                watched.live_tasks.add(new.id)
+                self._check_permits(watched)
             case TaskSucceeded() | TaskFailed() | TaskCancelled() | TaskInterrupted():
                 watched.task_ends[event.task_id] += 1
                 watched.live_tasks.discard(event.task_id)
@@ -318,6 +317,14 @@ class _Checker:
                 watched.cancelled_schedules.add(schedule)
             case _:
                 pass
+
+    def _check_permits(self, watched: _Watched) -> None:
+        active = watched.state.tasks.active
+        if active > self._limits.runs_per_session:
+            self._wrong("I19", f"{active} runs at once, the limit is {self._limits.runs_per_session}")
+        everywhere = sum(each.state.tasks.active for each in self._sessions.values())
+        if everywhere > self._limits.runs_per_runtime:
+            self._wrong("I19", f"{everywhere} runs at once in all sessions")
 
     def _check_queued(self, watched: _Watched, event: NotificationQueued) -> None:
         key = event.notification.dedupe_key
