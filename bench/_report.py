@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -27,11 +27,15 @@ class Row:
         return self.value / self.rival_value if self.rival_value else float("inf")
 
 
-def parse_arguments(description: str | None) -> argparse.Namespace:
-    """The two options that every benchmark has."""
+def parse_arguments(
+    description: str | None, more: Callable[[argparse.ArgumentParser], None] | None = None
+) -> argparse.Namespace:
+    """The two options that every benchmark has, and what `more` adds."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--quick", action="store_true", help="fewer repeats: under 30 s")
+    if more is not None:
+        more(parser)
     return parser.parse_args()
 
 

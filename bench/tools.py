@@ -1,13 +1,17 @@
 """What a trivial tool call costs on its way through schema, policy, journal (level memory) and back, beside calling the function.
 
-Goals: a whole tool step within 3x of a bare trio loop that moves the same chunks; the parts, each on its own.
+Goals: a whole tool step within 3x of a bare trio loop that moves the same chunks, and, with `--rival`, within 1/15 of what the fastest rival takes for one in the same run; the parts, each
+on its own. The rival has an environment of its own and streams, as in `bench/peers`; its sessions are in memory, as the journal is here. The first time, that environment has to be made.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import trio
 
@@ -21,6 +25,8 @@ from turns import STEP_TALK, STEPS, floor_step, median_of, note, opened
 
 US = 1e6
 ROUNDS = 9
+RIVAL = "openai-agents"
+RIVAL_SHARE = 15
 
 
 def median_plain(repeats: int, work: Callable[[], object]) -> float:
@@ -43,7 +49,25 @@ async def median_awaited(repeats: int, work: Callable[[], Awaitable[object]]) ->
     return statistics.median(times)
 
 
-async def main(quick: bool, as_json: bool) -> None:
+class Rival:
+    """The fastest rival, in a process of its own each time."""
+
+    def __init__(self) -> None:
+        sys.path.insert(0, str(Path(__file__).parent / "peers"))
+        from environments import ENVIRONMENTS  # type: ignore[import-not-found]
+        from run import drive  # type: ignore[import-not-found]
+
+        ENVIRONMENTS[RIVAL].make()
+        self._drive = drive
+
+    def step(self, quick: bool) -> float:
+        """What it takes for a tool step, in microseconds."""
+        reports = list(self._drive(RIVAL, ["tool_step"], quick))
+        [took] = [report["value"] for report in reports if report.get("work") == "tool_step" and "value" in report]
+        return float(took) * 1e3
+
+
+async def main(quick: bool, as_json: bool, rival: Rival | None) -> None:
     repeats = 20 if quick else 200
     registry = Registry([note])
     context = ToolContext()
@@ -88,19 +112,30 @@ async def main(quick: bool, as_json: bool) -> None:
             plain,
         ),
     ]
-    floors, steps = [], []
+    floors, steps, rivals = [], [], []
     async with opened("memory", plays=[*STEP_TALK]) as session:
         await session.ask("go")
         # By turns: a moment in which the machine is slow is one for both.
         for _ in range(ROUNDS):
             floors.append(await median_of(max(2, repeats // ROUNDS), floor_step) * US / STEPS)
             steps.append(await median_of(max(2, repeats // ROUNDS), lambda: session.ask("go")) * US / STEPS)
+            if rival is not None:
+                rivals.append(rival.step(quick))
     rows.append(
         Row("a whole tool step [memory]", statistics.median(steps), "us", "bare trio", statistics.median(floors))
     )
+    if rival is not None:
+        limit = statistics.median(rivals) / RIVAL_SHARE
+        rows.append(
+            Row("a whole tool step [memory]", statistics.median(steps), "us", f"1/{RIVAL_SHARE} of {RIVAL}", limit)
+        )
     print_rows(rows, as_json=as_json)
 
 
+def add_rival(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rival", action="store_true", help=f"beside {RIVAL}; needs a package index the first time")
+
+
 if __name__ == "__main__":
-    arguments = parse_arguments(__doc__)
-    trio.run(main, arguments.quick, arguments.json)
+    arguments = parse_arguments(__doc__, add_rival)
+    trio.run(main, arguments.quick, arguments.json, Rival() if arguments.rival else None)
