@@ -6,10 +6,13 @@ import pytest
 import trio
 from session_watch import recorded
 
-from trouper import Budget, Limits, Usage, tool
+from trouper import Budget, Hooks, Limits, Usage, tool
+from trouper.actors.preparing import NO_CALLS
 from trouper.core.events import BudgetWarned, CallEnded, StepStarted, TurnEnded
 from trouper.core.messages import Outcome
+from trouper.core.task_record import TaskState
 from trouper.models import Scripted, call, reply, stall
+from trouper.tools.hooks import AfterTool, BeforeTool, Rewrite
 
 
 @tool(readonly=True)
@@ -72,6 +75,41 @@ async def test_a_budget_of_no_tool_calls_is_one_for_text_alone(autojump_clock, o
     assert denied.outcome is Outcome.DENIED and "No tools may be called here" in denied.content
     assert not ran and not any(request.tools for request in model.requests)
     assert not recorded(journal, BudgetWarned)
+
+
+async def test_no_hook_is_asked_about_a_call_that_the_budget_refuses(autojump_clock, open_checked, journal):
+    """L25, T5: there is nothing to allow, and what a hook does on the way (asks somebody, counts, rewrites) would be for nothing. After-hooks see the denied call."""
+    asked, told = [], []
+
+    async def rewrite(before: BeforeTool) -> Rewrite:
+        asked.append(before)
+        return Rewrite({"n": 7})
+
+    async def note(after: AfterTool) -> None:
+        told.append((after.tool, after.arguments, after.outcome))
+
+    hooks = [Hooks(before_tool=rewrite, after_tool=note)]
+    model = Scripted([reply(call("look", n=3), call("nobody")), reply("Then without.")])
+    async with open_checked(model, tools=[look], hooks=hooks, budget=Budget(tool_calls=0)) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Then without."
+    assert not asked
+    assert sorted(told) == [("look", {"n": 3}, "denied"), ("nobody", {}, "denied")]
+    assert {ended.content for ended in recorded(journal, CallEnded)} == {NO_CALLS}
+
+
+async def test_a_budget_of_no_tool_calls_is_the_models_not_the_hosts(autojump_clock, open_checked):
+    """L25: what the host starts is no call of the model."""
+
+    @tool(readonly=True, background=True)
+    async def act() -> str:
+        """Acts."""
+        return "done"
+
+    async with open_checked(tools=[act], budget=Budget(tool_calls=0)) as runtime:
+        session = await runtime.session("s")
+        ended = await session.wait_task((await session.spawn("act")).id)
+        assert ended.state is TaskState.SUCCEEDED
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=0), Budget(steps=0)], ids=["tokens", "steps"])

@@ -24,15 +24,10 @@ from trouper.core.commands import (
 )
 from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
-from trouper.core.messages import NO_USAGE, Fault, Json, Message, Outcome, Text, Usage
+from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
 from trouper.models.protocol import ModelRequest
 
 logger = logging.getLogger("trouper.session")
-
-#: Of a call in spite of a budget of none: the model has no tools, and this says so.
-NO_CALLS = Preparation(
-    verdict="refuse", outcome=Outcome.DENIED, content="No tools may be called here. Answer without them."
-)
 
 
 class Asking:
@@ -101,9 +96,9 @@ class Asking:
         arguments: list[Json] = []
         preparations: list[Preparation] = []
         for call in draft.open_calls:
-            prepared = await outfit.preparer.prepare(call, self._host)
-            arguments.append(prepared[0])
-            preparations.append(prepared[1] if outfit.may_call else NO_CALLS)
+            shown, preparation = await outfit.preparer.prepare(call, self._host)
+            arguments.append(shown)
+            preparations.append(preparation)
         message = draft.message(turn, step_number, arguments)
         done = draft.done
         assert done is not None

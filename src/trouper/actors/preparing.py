@@ -14,7 +14,7 @@ from trouper.core.messages import Json, Outcome
 from trouper.core.session import State
 from trouper.core.settings import Budget, Limits
 from trouper.core.values import changed
-from trouper.tools.arguments import parse_arguments
+from trouper.tools.arguments import Parsed, parse_arguments
 from trouper.tools.contract import Tool
 from trouper.tools.errors import InvalidArguments, ToolError
 from trouper.tools.hooks import Hooks
@@ -22,6 +22,9 @@ from trouper.tools.policy import Rule, explain_policy
 from trouper.tools.registry import Registry
 
 _Allowed: TypeAlias = Literal["run", "ask", "hold"]
+
+#: To a model that has a budget of none, was offered no tools, and calls one all the same.
+NO_CALLS = "No tools may be called here. Answer without them."
 
 
 class Caller(Protocol):
@@ -53,15 +56,24 @@ class Preparer:
         self._allowed: dict[tuple[str, _Allowed], tuple[Tool, Preparation]] = {}
 
     async def prepare(self, call: OpenCall, caller: Caller) -> tuple[Json, Preparation]:
-        """The arguments that everybody sees, and what is to become of the call."""
+        """Of a call that a model made: the arguments that everybody sees, and what is to become of it."""
+        if self._budget.tool_calls != 0:
+            return await self.judge(call, caller)
+        # Before tool and hooks are asked: whatever they said, it would be refused.
+        try:
+            parsed = _parsed(call)
+        except InvalidArguments:
+            return {}, _refused(NO_CALLS, Outcome.DENIED)
+        return _shown(parsed), _refused(NO_CALLS, Outcome.DENIED, parsed.notes)
+
+    async def judge(self, call: OpenCall, caller: Caller) -> tuple[Json, Preparation]:
+        """The same, whoever made it: a budget of none is for the model's calls."""
         tool = self.registry.get(call.name)
         try:
-            parsed = parse_arguments("".join(call.buffer) if call.arguments is None else call.arguments)
+            parsed = _parsed(call)
         except InvalidArguments as error:
             return {}, _refused(str(error) if tool is not None else self.registry.unknown(call.name))
-        arguments, notes = parsed.value, parsed.notes
-        # History keeps an object, whatever came: providers take nothing else back.
-        shown = arguments if isinstance(arguments, dict) else {}
+        shown, notes = _shown(parsed), parsed.notes
         if tool is None:
             return shown, _refused(self.registry.unknown(call.name), notes=notes)
         try:
@@ -81,9 +93,9 @@ class Preparer:
                         f"A hook rewrote the arguments and made them invalid: {error}", Outcome.DENIED, notes
                     )
                 arguments, notes = prepared.arguments, (*notes, "rewritten by a hook", *prepared.notes)
-        return arguments, self._judged(tool, arguments, notes, caller)
+        return arguments, self._by_policy(tool, arguments, notes, caller)
 
-    def _judged(self, tool: Tool, arguments: Json, notes: tuple[str, ...], caller: Caller) -> Preparation:
+    def _by_policy(self, tool: Tool, arguments: Json, notes: tuple[str, ...], caller: Caller) -> Preparation:
         decision = explain_policy(tool, arguments, self._rules)
         if decision.effect == "deny":
             return _refused(decision.reason or "Permission was denied by policy.", Outcome.DENIED, notes)
@@ -108,6 +120,15 @@ class Preparer:
         return changed(allowed, notes=notes) if notes else allowed
 
 
+def _parsed(call: OpenCall) -> Parsed:
+    return parse_arguments("".join(call.buffer) if call.arguments is None else call.arguments)
+
+
+def _shown(parsed: Parsed) -> Json:
+    """History keeps an object, whatever came: providers take nothing else back."""
+    return parsed.value if isinstance(parsed.value, dict) else {}
+
+
 def _refused(told: str, outcome: Outcome = Outcome.ERROR, notes: tuple[str, ...] = ()) -> Preparation:
     return Preparation(verdict="refuse", outcome=outcome, content=told, notes=notes)
 
@@ -122,7 +143,7 @@ async def admitted(preparer: Preparer, caller: Caller, name: str, arguments: Jso
         raise ToolError(f"{name!r} cannot run in the background; call it directly. Tools that can: {able}.")
     open_call = OpenCall(name, None, None)
     open_call.arguments = arguments
-    fitting, prepared = await preparer.prepare(open_call, caller)
+    fitting, prepared = await preparer.judge(open_call, caller)
     match prepared.verdict:
         case "run":
             return fitting, tool
