@@ -70,6 +70,7 @@ class RuntimeGround:
         self.epoch = log.epoch
         self.notes = Notes()
         self.deadlines = Deadlines()
+        self.door = self.deadlines.door
         #: Where turns begin.
         self.beginning = Gate(TURNS_AT_ONCE)
         self.owner = Owner(environment.ids.new("instance_"), environment.pid, environment.now())

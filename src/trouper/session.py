@@ -229,8 +229,8 @@ class Session(BackgroundSide):
             verdict = await hook.ask_before_turn(self.id, text)
             if verdict.denied is not None:
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
-        if self._ground.deadlines.is_crowded:
-            await self._ground.deadlines.give_way_to_turns()
+        if self._ground.door.is_crowded:
+            await self._ground.door.give_way_to_turns()
         begun = await self._through_the_gate(command, feed, feeds, model)
         return Turn(self, feed, begun.state.turns, output)
 

@@ -480,7 +480,7 @@ async def test_a_turn_that_is_given_up_while_something_has_to_go_first_leaves_no
     """I6: it never began; its model is forgotten, and the next turn is asked of the session's own."""
     async with open_checked(Scripted([reply("by the session's own")], exhausted="repeat")) as runtime:
         session = await runtime.session("s")
-        with session._ground.deadlines.going_first():
+        with session._ground.door.going_first():
             with trio.move_on_after(1):
                 await session.ask("go", model=Scripted([reply("by another")]))
         assert session.state.turns == 0 and session._actor.overrides == []

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from trouper import codec
 from trouper.actors.audience import Audience
+from trouper.actors.door import Door
 from trouper.actors.environment import Environment
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
@@ -97,6 +98,8 @@ class Ground(RunGround, Protocol):
     writer: JournalWriter
     environment: Environment
     epoch: int
+    #: Where those wait who are about to bring about more work, while something else has to go first.
+    door: Door
     #: Sees to it that what a model has said is recorded while it speaks.
     notes: Notes
 

@@ -288,7 +288,7 @@ class SessionActor:
             # Nobody gives way meanwhile: it may take long until there is room, and that is the trouble of this session alone.
             await self._enqueue(command)
             return ()
-        with self.ground.deadlines.going_first():
+        with self.ground.door.going_first():
             return await self.relay(command)
 
     async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> Sequence[Started]:

@@ -85,17 +85,17 @@ class Worker:
 
     async def run(self, work: Work, running: Running) -> None:
         """Do the work, tell the session, and go on with what it wants next, if it has something for this task."""
-        deadlines = self._host.ground.deadlines
-        with Lane(deadlines) as lane:
+        door = self._host.ground.door
+        with Lane(self._host.ground.deadlines) as lane:
             relayed = 0
             while True:
                 # A result that comes although nobody wants it any more is recorded as late (I9).
                 if (command := await self._outcome(work, running, lane)) is None:
                     return
-                if deadlines.is_crowded:
+                if door.is_crowded:
                     # Shielded, here and below: what the session has to hear, and the work that follows, belong to us by now.
                     with trio.CancelScope(shield=True):
-                        await deadlines.give_way()
+                        await door.give_way()
                 if not (started := await self._host.relay(command)):
                     return
                 if len(started) > 1:
@@ -108,12 +108,12 @@ class Worker:
 
     async def _begin(self, started: Sequence[Started]) -> None:
         """Calls of one step begin one right after the other, however many turns reach theirs at this moment: their budgets run out together."""
-        deadlines = self._host.ground.deadlines
-        if deadlines.is_due:
+        door = self._host.ground.door
+        if door.is_shut:
             with trio.CancelScope(shield=True):
-                await deadlines.give_way_once_more()
+                await door.give_way_once_more()
         self._host.spawn(started)
-        deadlines.hurry()
+        door.hurry()
 
     async def let_go(self, allowance: Allowance) -> None:
         """The turn has waited long enough for these calls: say so, and go on with what follows, which is to ask the model (B2)."""
