@@ -8,6 +8,7 @@ Goals: an ask within 2x of bare trio memory channels that do the same; 100,000 i
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import subprocess
@@ -29,7 +30,7 @@ CANCEL_LIMIT_S = 1.0
 # -- round trips ------------------------------------------------------------------------------------------------------
 
 
-async def ask_trouper(rounds: int) -> float:
+async def ask_trouper(rounds: int, timeout_s: float = math.inf) -> float:
     async def echo(inbox: Inbox[int, int]) -> None:
         async for message in inbox:
             if isinstance(message, Request):
@@ -39,22 +40,12 @@ async def ask_trouper(rounds: int) -> float:
         ref = supervisor.spawn("echo", echo)
         began = time.perf_counter()
         for i in range(rounds):
-            assert await ref.ask(i) == i
+            assert await ref.ask(i, timeout_s=timeout_s) == i
         return time.perf_counter() - began
 
 
 async def ask_trouper_with_timeout(rounds: int) -> float:
-    async def echo(inbox: Inbox[int, int]) -> None:
-        async for message in inbox:
-            if isinstance(message, Request):
-                message.reply(message.payload)
-
-    async with open_supervisor() as supervisor:
-        ref = supervisor.spawn("echo", echo)
-        began = time.perf_counter()
-        for i in range(rounds):
-            assert await ref.ask(i, timeout_s=60) == i
-        return time.perf_counter() - began
+    return await ask_trouper(rounds, timeout_s=60.0)
 
 
 async def ask_trio(rounds: int) -> float:

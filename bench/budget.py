@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 from attrs import frozen
@@ -158,83 +159,67 @@ def leave_collector_alone() -> None:
     gc.set_threshold(*DEFAULT_THRESHOLD)
 
 
-async def measure(level: Level, sessions: int, spread_s: float, *, advised: bool = True) -> Measured:
+@asynccontextmanager
+async def stage(level: Level, sessions: int, model: Scripted, advised: bool) -> AsyncIterator[list[Session]]:
+    """So many sessions, before the first turn of any."""
     started.clear()
     answered.clear()
     cancelled.clear()
-    limits = Limits(runs_per_session=CALLS, runs_per_runtime=sessions * CALLS, parallel_calls=CALLS)
     root = tempfile.mkdtemp(prefix="trouper-bench-")
     try:
         async with open_runtime(
             root,
-            model=Scripted([answer] * (sessions * 50)),
+            model=model,
             tools=[long_job],
-            limits=limits,
+            limits=Limits(runs_per_session=CALLS, runs_per_runtime=sessions * CALLS, parallel_calls=CALLS),
             budget=Budget(inline_s=BUDGET_S),
             durability=level,
         ) as runtime:
             handles = [await runtime.session(f"s{number}") for number in range(sessions)]
             tune_collector(advised)
-
-            async def talk(number: int, session: Session) -> None:
-                await trio.sleep(spread_s * number / sessions)
-                await session.ask("go")
-
-            with Pauses() as pauses:
-                async with trio.open_nursery() as nursery:
-                    for number, session in enumerate(handles):
-                        nursery.start_soon(talk, number, session)
-            late = [(answered[session] - begun - BUDGET_S) * 1_000 for (session, _), begun in started.items()]
-            assert len(late) == sessions * CALLS
-            cancels: list[float] = []
-            for session in handles:
-                for task in session.tasks(state="running").tasks[: 200 // sessions or 1]:
-                    begun = time.perf_counter()
-                    await session.cancel(task.id)
-                    key = f"{session.id}/{task.about.origin_call}"
-                    while key not in cancelled:
-                        await trio.lowlevel.checkpoint()
-                    cancels.append((cancelled[key] - begun) * 1_000)
-            return Measured(late, cancels, pauses.longest_ms)
+            yield handles
     finally:
         leave_collector_alone()
         shutil.rmtree(root, ignore_errors=True)
+
+
+async def measure(level: Level, sessions: int, spread_s: float, *, advised: bool = True) -> Measured:
+    async def talk(number: int, session: Session) -> None:
+        await trio.sleep(spread_s * number / sessions)
+        await session.ask("go")
+
+    async with stage(level, sessions, Scripted([answer] * (sessions * 50)), advised) as handles:
+        with Pauses() as pauses:
+            async with trio.open_nursery() as nursery:
+                for number, session in enumerate(handles):
+                    nursery.start_soon(talk, number, session)
+        late = [(answered[session] - begun - BUDGET_S) * 1_000 for (session, _), begun in started.items()]
+        assert len(late) == sessions * CALLS
+        cancels: list[float] = []
+        for session in handles:
+            for task in session.tasks(state="running").tasks[: 200 // sessions or 1]:
+                begun = time.perf_counter()
+                await session.cancel(task.id)
+                key = f"{session.id}/{task.about.origin_call}"
+                while key not in cancelled:
+                    await trio.lowlevel.checkpoint()
+                cancels.append((cancelled[key] - begun) * 1_000)
+        return Measured(late, cancels, pauses.longest_ms)
 
 
 async def measure_in_step(level: Level, sessions: int, *, advised: bool = True) -> Measured:
-    started.clear()
-    answered.clear()
-    cancelled.clear()
-    limits = Limits(runs_per_session=CALLS, runs_per_runtime=sessions * CALLS)
-    root = tempfile.mkdtemp(prefix="trouper-bench-")
-    try:
-        async with open_runtime(
-            root,
-            model=Scripted([answer_in_step], exhausted="repeat"),
-            tools=[long_job],
-            limits=limits,
-            budget=Budget(inline_s=BUDGET_S),
-            durability=level,
-        ) as runtime:
-            handles = [await runtime.session(f"s{number}") for number in range(sessions)]
-            tune_collector(advised)
+    async def talk(session: Session) -> None:
+        for _ in range(CALLS):
+            await session.ask("go")
 
-            async def talk(session: Session) -> None:
-                for _ in range(CALLS):
-                    await session.ask("go")
-
-            with Pauses() as pauses:
-                async with trio.open_nursery() as nursery:
-                    for session in handles:
-                        nursery.start_soon(talk, session)
-            late = [
-                (answered[f"{at}/{call_id}"] - begun - BUDGET_S) * 1_000 for (at, call_id), begun in started.items()
-            ]
-            assert len(late) == sessions * CALLS
-            return Measured(late, [], pauses.longest_ms)
-    finally:
-        leave_collector_alone()
-        shutil.rmtree(root, ignore_errors=True)
+    async with stage(level, sessions, Scripted([answer_in_step], exhausted="repeat"), advised) as handles:
+        with Pauses() as pauses:
+            async with trio.open_nursery() as nursery:
+                for session in handles:
+                    nursery.start_soon(talk, session)
+        late = [(answered[f"{at}/{call_id}"] - begun - BUDGET_S) * 1_000 for (at, call_id), begun in started.items()]
+        assert len(late) == sessions * CALLS
+        return Measured(late, [], pauses.longest_ms)
 
 
 def against(limit: float, name: str, value: float) -> Row:

@@ -202,6 +202,13 @@ async def _briefly(events: AsyncIterator[Any]) -> None:
         await events.__anext__()
 
 
+def _refused_elsewhere(events: AsyncIterator[Any]) -> None:
+    with pytest.raises(WrongLoop):
+        trio.run(_briefly, events)
+    with pytest.raises(WrongLoop):
+        asyncio.run(_awaited(events.__anext__()))
+
+
 @pytest.mark.parametrize("whose", ["session", "runtime"])
 async def test_events_that_are_read_on_in_another_threads_loop_say_so_and_go_on_in_their_own(
     runtime: Runtime, whose: str
@@ -214,13 +221,7 @@ async def test_events_that_are_read_on_in_another_threads_loop_say_so_and_go_on_
         async for _ in events:
             pass  # Up to the point where the next one is waited for.
 
-    def elsewhere() -> None:
-        with pytest.raises(WrongLoop):
-            trio.run(_briefly, events)
-        with pytest.raises(WrongLoop):
-            asyncio.run(_awaited(events.__anext__()))
-
-    await trio.to_thread.run_sync(elsewhere)
+    await trio.to_thread.run_sync(_refused_elsewhere, events)
     await session.ask("and again")
     assert await events.__anext__() is not None
 
@@ -231,14 +232,7 @@ async def test_a_session_that_is_watched_from_another_threads_loop_says_so_and_g
     """I23: the watch was begun here, and what comes of it is read elsewhere."""
     session = await runtime.session("s")
     with session.watch() as events:
-
-        def elsewhere() -> None:
-            with pytest.raises(WrongLoop):
-                trio.run(_briefly, events)
-            with pytest.raises(WrongLoop):
-                asyncio.run(_awaited(events.__anext__()))
-
-        await trio.to_thread.run_sync(elsewhere)
+        await trio.to_thread.run_sync(_refused_elsewhere, events)
         await session.ask("hi")
         assert await events.__anext__() is not None
 

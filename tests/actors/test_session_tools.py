@@ -108,25 +108,30 @@ async def test_calls_of_a_step_run_at_once_and_answer_in_declared_order(autojump
     assert [ended.content for ended in recorded(journal, CallEnded)] == [1.0, 2.0, 3.0]
 
 
+class Workers:
+    """A tool that works for a second, and how many calls of it ran at once."""
+
+    def __init__(self) -> None:
+        self.running = self.peak = 0
+        self.tool = tool(self.work)
+
+    async def work(self) -> str:
+        """Works for a second."""
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        await trio.sleep(1)
+        self.running -= 1
+        return "ok"
+
+
 @pytest.mark.parametrize(("cap", "most"), [(2, 2), (32, 5)])
 async def test_no_more_calls_run_at_once_than_the_cap(autojump_clock, open_checked, cap, most):
     """L8"""
-    running = peak = 0
-
-    @tool
-    async def work() -> str:
-        """Works for a second."""
-        nonlocal running, peak
-        running += 1
-        peak = max(peak, running)
-        await trio.sleep(1)
-        running -= 1
-        return "ok"
-
+    workers = Workers()
     model = Scripted([reply(*[call("work")] * 5), reply("Done.")])
-    async with open_checked(model, tools=[work], limits=Limits(parallel_calls=cap)) as runtime:
+    async with open_checked(model, tools=[workers.tool], limits=Limits(parallel_calls=cap)) as runtime:
         await (await runtime.session("s")).ask("work")
-    assert peak == most
+    assert workers.peak == most
 
 
 async def test_calls_of_one_concurrency_class_run_in_order(autojump_clock, open_checked):
@@ -155,22 +160,11 @@ async def test_calls_of_one_concurrency_class_run_in_order(autojump_clock, open_
 
 async def test_without_parallel_calls_they_run_one_by_one_and_the_model_is_told(autojump_clock, open_checked):
     """L8"""
-    running = peak = 0
-
-    @tool
-    async def work() -> str:
-        """Works for a second."""
-        nonlocal running, peak
-        running += 1
-        peak = max(peak, running)
-        await trio.sleep(1)
-        running -= 1
-        return "ok"
-
+    workers = Workers()
     model = Scripted([reply(*[call("work")] * 3), reply("Done.")])
-    async with open_checked(model, tools=[work], limits=Limits(parallel_tool_calls=False)) as runtime:
+    async with open_checked(model, tools=[workers.tool], limits=Limits(parallel_tool_calls=False)) as runtime:
         await (await runtime.session("s")).ask("work")
-    assert peak == 1
+    assert workers.peak == 1
     assert [request.parallel_tool_calls for request in model.requests] == [False, False]
 
 

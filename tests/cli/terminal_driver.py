@@ -80,6 +80,15 @@ class AtTerminal:
     def line(self, text: str) -> None:
         self.type(text + "\r")
 
+    def ask(self, text: str, answer: str) -> str:
+        """Type a line, and wait until the answer is on the screen; the screen then."""
+        self.line(text)
+        return self.wait_for(answer)
+
+    def quit(self) -> None:
+        self.line("/quit")
+        assert self.wait_end() == 0
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
 

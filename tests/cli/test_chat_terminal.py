@@ -32,12 +32,9 @@ def test_a_slow_tool_spills_the_chat_goes_on_and_the_notification_comes_while_on
     """B1, B2, B15: text, thinking, tool lines; what is half-typed stays whole."""
     with chat(place) as terminal:
         terminal.wait_for("session 'main', new; model simulated:plain")
-        terminal.line("what is 6 * 7?")
-        terminal.wait_for("6 * 7 = 42.")
-        terminal.line("run harvest")
-        terminal.wait_for("I will tell you when it is done.")
-        terminal.line("are you still there?")
-        terminal.wait_for("You said: are you still there?")
+        terminal.ask("what is 6 * 7?", "6 * 7 = 42.")
+        terminal.ask("run harvest", "I will tell you when it is done.")
+        terminal.ask("are you still there?", "You said: are you still there?")
         terminal.type("half a sen")
         terminal.wait_for("> half a sen")
         (place / "gates" / "open-north").touch()
@@ -71,13 +68,11 @@ def test_ctrl_c_interrupts_the_turn_and_twice_quits(place: Path) -> None:
     """L15, L21: the first Ctrl-C ends the turn as `interrupt`; the session goes on; two in a row end the program with 130."""
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
-        terminal.line("run ponder")
-        terminal.wait_for("● Ponder")
+        terminal.ask("run ponder", "● Ponder")
         terminal.type("\x03")
         shown = terminal.wait_for("(interrupted)")
         in_order(shown, "● Ponder", "✗ Ponder cancelled", "(interrupted)")
-        terminal.line("hello again")
-        terminal.wait_for("You said: hello again")
+        terminal.ask("hello again", "You said: hello again")
         terminal.type("\x03\x03")
         assert terminal.wait_end() == 130
         assert "Traceback" not in terminal.text()
@@ -88,17 +83,14 @@ def test_after_kill_9_the_next_start_takes_up_the_run_and_tells_of_the_turn(plac
     """J12, B10: the journal knows what was open; the idempotent run is re-attached, and its one notification arrives."""
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
-        terminal.line("run harvest")
-        terminal.wait_for("I will tell you when it is done.")
-        terminal.line("run ponder")
-        terminal.wait_for("● Ponder")
+        terminal.ask("run harvest", "I will tell you when it is done.")
+        terminal.ask("run ponder", "● Ponder")
         terminal.kill()
         assert terminal.wait_end() == -9
     (place / "gates" / "open-north").touch()
     with chat(place) as terminal:
         shown = terminal.wait_for("News: Task succeeded: Background call of harvest.")
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()
     in_order(
         shown,
         "session 'main', 2 turns so far",
@@ -117,17 +109,12 @@ def test_a_call_that_needs_approval_waits_for_the_users_word(place: Path) -> Non
     """T4: silence is no approval; /approve lets the call run, /deny refuses it."""
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
-        terminal.line("run sell what=apples")
-        terminal.wait_for("/approve call_1_1_0")
-        terminal.line("/approve")
-        terminal.wait_for("sell says: sold apples")
-        terminal.line("run sell what=pears")
-        terminal.wait_for("/approve call_2_1_0")
-        terminal.line("/deny too cheap")
-        shown = terminal.wait_for("sell did not work (denied)")
+        terminal.ask("run sell what=apples", "/approve call_1_1_0")
+        terminal.ask("/approve", "sell says: sold apples")
+        terminal.ask("run sell what=pears", "/approve call_2_1_0")
+        shown = terminal.ask("/deny too cheap", "sell did not work (denied)")
         assert "too cheap" in shown
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()
 
 
 def test_sigterm_ends_the_chat_in_order(place: Path) -> None:
@@ -145,8 +132,7 @@ def test_ctrl_s_stops_nothing(place: Path) -> None:
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
         terminal.type("\x13")
-        terminal.line("are you there?")
-        terminal.wait_for("You said: are you there?")
+        terminal.ask("are you there?", "You said: are you there?")
         terminal.kill(signal.SIGTERM)
         assert terminal.wait_end() == 143
 
@@ -155,16 +141,12 @@ def test_what_a_model_or_a_tool_says_cannot_drive_the_terminal(place: Path) -> N
     """Security, tool results and terminals: ANSI, OSC and bidi characters are stripped, also from what the user pasted."""
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
-        terminal.line("say \u202eevil\u202c and done")
-        terminal.wait_for("You said: say evil and done")
-        terminal.line("run shout")
-        terminal.wait_for("shout says: BOOevil")
-        terminal.line("/history")
-        terminal.wait_for("shout: ok")
+        terminal.ask("say \u202eevil\u202c and done", "You said: say evil and done")
+        terminal.ask("run shout", "shout says: BOOevil")
+        terminal.ask("/history", "shout: ok")
         for sent in ("\u202e".encode(), b"\x1b]52", b"\x1b[2J", b"\x9b", b"c3RvbGVu"):
             assert sent not in terminal.raw
-        terminal.line("/quit")
-        terminal.wait_end()
+        terminal.quit()
 
 
 def test_every_command_says_something_and_a_wrong_one_what_is_near(place: Path) -> None:
@@ -190,16 +172,13 @@ def test_every_command_says_something_and_a_wrong_one_what_is_near(place: Path) 
     )
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
-        terminal.line("/help")
-        shown = terminal.wait_for("What you type during a turn steers it.")
+        shown = terminal.ask("/help", "What you type during a turn steers it.")
         for command in ["tasks", "cancel", "compact", "model", "tools", "approve", "history", "memory", "help", "quit"]:
             assert f"  /{command} " in shown
         for line, answer in answers:
-            terminal.line(line)
-            terminal.wait_for(f"> {line}")
+            terminal.ask(line, f"> {line}")
             terminal.wait_for(answer)
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()
         in_order(terminal.text(), *(part for line, answer in answers for part in (f"> {line}", answer)))
 
 
@@ -218,19 +197,16 @@ def test_files_are_attached_by_name_and_what_is_none_is_said_to_be_text(place: P
             ("look @folder", "(@folder is a directory, and is sent as text; name files)"),
             ("look @somebody", "You said: look @somebody"),
         ):
-            terminal.line(line)
-            terminal.wait_for(answer)
+            terminal.ask(line, answer)
             terminal.wait_for(f"You said: {line}")
         assert "no file 'somebody'" not in terminal.text()
-        terminal.line("look @huge.iso")
-        terminal.wait_for("! attachment 'huge.iso' has 30000000 bytes")
+        terminal.ask("look @huge.iso", "! attachment 'huge.iso' has 30000000 bytes")
         terminal.line("/history")
         # Its answer is on the screen as it streams, and in the history only once it is recorded: so what was asked is waited for.
         shown = terminal.wait_for('user: "look @somebody"')
         assert 'user: "look @notes.md @odd.bin", with notes.md, with odd.bin' in shown
         assert 'user: "look @huge.iso"' not in shown
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()
 
 
 def test_thinking_is_dim_and_can_be_left_out(place: Path) -> None:
@@ -240,31 +216,25 @@ def test_thinking_is_dim_and_can_be_left_out(place: Path) -> None:
         terminal.line("what is 6 * 7?")
         in_order(terminal.wait_for("6 * 7 = 42."), "Next: 6 * 7.", "● Multiply: 6", "6 * 7 = 42.")
         assert b"\x1b[2mNext:" in terminal.raw
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()
     with chat(place, "--no-thinking", NO_COLOR="1") as terminal:
         terminal.wait_for("1 turn so far")
         terminal.line("what is 2 * 3?")
         assert "Next:" not in terminal.wait_for("2 * 3 = 6.")
         assert b"\x1b[2m" not in terminal.raw and b"\x1b[3" not in terminal.raw  # NO_COLOR
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()
 
 
 def test_a_task_is_listed_and_cancelled_from_the_chat(place: Path) -> None:
     """B5: /tasks names it, /cancel stops the only one there is, and its one notification follows."""
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
-        terminal.line("run harvest")
-        terminal.wait_for("I will tell you when it is done.")
-        terminal.line("/tasks")
-        terminal.wait_for("running 1/2 Background call of harvest")
-        terminal.line("/cancel")
-        shown = terminal.wait_for("News: Task cancelled: Background call of harvest.")
+        terminal.ask("run harvest", "I will tell you when it is done.")
+        terminal.ask("/tasks", "running 1/2 Background call of harvest")
+        shown = terminal.ask("/cancel", "News: Task cancelled: Background call of harvest.")
         in_order(shown, "running 1/2", "> /cancel", "■ cancelled: Background call of harvest", "✉ 1 notification")
         assert shown.count("■ cancelled") == 1
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()
     assert not check_invariants(place / "state", complete=True)
 
 
@@ -273,8 +243,7 @@ def test_killed_in_mid_sentence_the_next_start_shows_what_was_said(place: Path) 
     story = " ".join(f"word{number}" for number in range(400))
     with chat(place) as terminal:
         terminal.wait_for("/help for help")
-        terminal.line(f"say {story}")
-        terminal.wait_for("You said: say word0 word1 word2")
+        terminal.ask(f"say {story}", "You said: say word0 word1 word2")
         # Kept once it is on the disk: not later than a second after it was said.
         wait_for_text(place / "state" / "segment-00000001.log", "You said: say word0")
         terminal.kill()
@@ -282,10 +251,8 @@ def test_killed_in_mid_sentence_the_next_start_shows_what_was_said(place: Path) 
     with chat(place) as terminal:
         shown = terminal.wait_for("what it had said is kept")
         in_order(shown, "session 'main', 1 turn so far", "the last process ended in the middle of turn 1", "You said:")
-        terminal.line("are you there?")
-        terminal.wait_for("You said: are you there?")
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.ask("are you there?", "You said: are you there?")
+        terminal.quit()
     assert not check_invariants(place / "state", complete=True)
 
 
@@ -294,8 +261,7 @@ def test_a_terminal_that_can_do_nothing_gets_plain_lines(place: Path) -> None:
         terminal.wait_for("/help for help")
         terminal.line("what is 6 * 7?")
         in_order(terminal.wait_for("6 * 7 = 42."), "Next: 6 * 7.", "● Multiply: 6", "✓ Multiply", "6 * 7 = 42.")
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()
         assert b"\x1b" not in terminal.raw
 
 
@@ -303,10 +269,7 @@ def test_twenty_columns_are_enough(place: Path) -> None:
     """No row is wider than the terminal, so nothing that was said is drawn over."""
     with chat(place, columns=20) as terminal:
         terminal.wait_for("/help for help")
-        terminal.line("what is 6 * 7?")
-        terminal.wait_for("6 * 7 = 42.")
-        terminal.line("/tools")
-        shown = terminal.wait_for("Multiply two numbers.")
+        terminal.ask("what is 6 * 7?", "6 * 7 = 42.")
+        shown = terminal.ask("/tools", "Multiply two numbers.")
         in_order(shown, "> what is 6 * 7?", "Next: 6 * 7.", "6 * 7 = 42.", "> /tools", "sell", "Multiply two numbers.")
-        terminal.line("/quit")
-        assert terminal.wait_end() == 0
+        terminal.quit()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import gc
 import logging
 import pickle
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 import trio
+from planted_key import assert_none_of, everything_about, forms_of
 
 from trouper import Scripted, open_runtime, tool
 from trouper._errors import ConfigError, TrouperError
@@ -30,26 +29,12 @@ from trouper.models.protocol import ModelRequest
 from trouper.testing.server import Drop, Item, RawBytes, Status, serve_gemini
 
 KEY = "AIzaPlanted/Key+0123456789=secret"
-FORMS = (KEY, quote(KEY, safe=""), base64.b64encode(KEY.encode()).decode().rstrip("="))
+FORMS = forms_of(KEY)
 ASK = ModelRequest(messages=(Message("user", (Text("hi"),)),))
 
 
 def assert_clean(text: str) -> None:
-    for form in FORMS:
-        assert form not in text, f"the key shows in {text[:500]!r}"
-
-
-def everything_about(error: BaseException) -> str:
-    """All that an error handler could print: the whole chain with the locals of every frame, and every attribute."""
-    shown = ["".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())]
-    todo: list[BaseException | None] = [error]
-    while todo:
-        exc = todo.pop()
-        if exc is None:
-            continue
-        shown += [repr(exc), str(exc), repr(vars(exc)), repr(exc.args)]
-        todo += [exc.__cause__, exc.__context__]
-    return "\n".join(shown)
+    assert_none_of(FORMS, text)
 
 
 @pytest.fixture(autouse=True)

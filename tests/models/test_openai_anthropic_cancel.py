@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import random
-from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-import trio
+from cancelled_streams import ASK, TURN, cancel_at_random_moments, counts_descriptors, leaving_nothing
 
-from trouper.core.messages import Message, Text
 from trouper.models.anthropic import Anthropic
 from trouper.models.chunks import TextChunk, UsageChunk
 from trouper.models.openai_compatible import OpenAICompatible
-from trouper.models.protocol import ModelRequest
-from trouper.testing.server import Item, Stall, TestServer, serve_anthropic, serve_openai
+from trouper.testing.server import TestServer, serve_anthropic, serve_openai
 
-ASK = ModelRequest(messages=(Message("user", (Text("hi"),)),))
-# Some words, a wait, more words, and then nothing for ever: no reply ends by itself.
-TURN: list[Item] = [*[TextChunk("a" * 20)] * 5, Stall(0.002), *[TextChunk("b" * 20)] * 5, Stall()]
 STREAMS = 200
-AT_ONCE = 50
 FORMATS = ["openai", "anthropic"]
 
 
@@ -36,57 +27,13 @@ def client(form: str, server: TestServer) -> Any:
     return Anthropic("m", api_key="k", base_url=server.url)
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def living_tasks() -> int:
-    return trio.lowlevel.current_statistics().tasks_living
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors the Linux way")
+@counts_descriptors
 @pytest.mark.parametrize("form", FORMATS)
 async def test_two_hundred_streams_cancelled_at_random_moments(form: str) -> None:
     """M2: no connection, descriptor or task is left, and the server sees every one end."""
-    chance = random.Random(20)
-    stages: Counter[str] = Counter()
-    tasks, before = living_tasks(), descriptors()
-    async with serve(form) as server:
-        with_server = descriptors()
-        async with client(form, server) as model:
-
-            async def one(moment: int) -> None:
-                """Cancelled at its n-th wake-up of any kind, so that each stage is met whatever the machine's speed."""
-                stage = "before the reply"
-                with trio.CancelScope() as scope:
-                    async with trio.open_nursery() as nursery:
-
-                        async def axe() -> None:
-                            for _ in range(moment):
-                                await trio.lowlevel.checkpoint()
-                            scope.cancel()
-
-                        nursery.start_soon(axe)
-                        async with model.stream(ASK) as chunks:
-                            stage = "before the first word"
-                            async for _ in chunks:
-                                stage = "in the midst"
-                assert scope.cancelled_caught
-                stages[stage] += 1
-
-            for _ in range(STREAMS // AT_ONCE):
-                async with trio.open_nursery() as nursery:
-                    for _ in range(AT_ONCE):
-                        nursery.start_soon(one, int(chance.expovariate(1 / 30)))
-            await server.wait_idle()
-            await server.wait_no_connections()
-            assert descriptors() == with_server
-            assert stages.total() == STREAMS
-            assert len(stages) >= 2, stages
-            # All that reached the server ended by the client's leaving.
-            assert {request.ending for request in server.requests} == {"left"}
-    assert descriptors() == before
-    assert living_tasks() == tasks
+    async with leaving_nothing(), serve(form) as server, client(form, server) as model:
+        stages = await cancel_at_random_moments(model, server, STREAMS)
+    assert len(stages) >= 2, stages
 
 
 @pytest.mark.parametrize("form", FORMATS)

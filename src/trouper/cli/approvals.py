@@ -6,13 +6,13 @@ An approval is for the one call that is listed, with the arguments it is listed 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.arguments import Parser, carry_out, finish, root_of
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import View, open_view
 from trouper.core.calls import Call
@@ -31,21 +31,19 @@ def main(arguments: Sequence[str]) -> int:
     deny.add_argument("call", metavar="ID")
     deny.add_argument("--reason", default="", help="what the model is told")
     _finish(deny, _deny)
-    options = parser.parse_args(arguments)
-    code: int = options.command(options)
-    return code
+    return carry_out(parser, arguments)
 
 
-def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
+def _finish(
+    parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int], *, inherited: bool = True
+) -> None:
     parser.add_argument(
         "--session",
         metavar="ID",
         default=argparse.SUPPRESS if inherited else None,
         help="only this session's; needed when calls of two sessions have the same ID",
     )
-    add_root(parser, inherited=inherited)
-    add_json(parser, inherited=inherited)
-    parser.set_defaults(command=command)
+    finish(parser, command, inherited=inherited)
 
 
 @frozen

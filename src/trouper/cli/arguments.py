@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,6 +78,22 @@ def add_tools(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="`default`, a built-in tool, a Python file or a module with tools; may be repeated",
     )
+
+
+def finish(
+    parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int], *, inherited: bool = True
+) -> None:
+    """The end of a sub-command: where it looks, in which form it answers, and what carries it out."""
+    add_root(parser, inherited=inherited)
+    add_json(parser, inherited=inherited)
+    parser.set_defaults(command=command)
+
+
+def carry_out(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    """Whichever sub-command was asked for. Its exit code."""
+    options = parser.parse_args(arguments)
+    code: int = options.command(options)
+    return code
 
 
 def root_of(options: argparse.Namespace) -> Path:

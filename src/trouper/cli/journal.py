@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, carry_out, root_of
 from trouper.cli.describe import describe
 from trouper.cli.endings import DAMAGED
 from trouper.cli.owner import owner_of
@@ -24,10 +24,7 @@ LOOK_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    code: int = options.command(options)
-    return code
+    return carry_out(_parser(), arguments)
 
 
 def _parser() -> Parser:

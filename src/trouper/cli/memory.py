@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of, text
+from trouper.cli.arguments import Parser, carry_out, finish, root_of, text
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.memory import Memory, listing, recall
@@ -22,35 +22,27 @@ def main(arguments: Sequence[str]) -> int:
     _filters(commands.add_parser("ls", help="what is remembered, the newest change first (the default)"))
     show = commands.add_parser("show", help="one memory, whole")
     _place(show)
-    _finish(show, _show)
+    finish(show, _show)
     write = commands.add_parser("set", help="remember something, or write over it")
     _place(write)
     write.add_argument("value", type=text, help="JSON, or else text")
     write.add_argument("--summary", type=text, default="", help="one line for lists and searches")
     write.add_argument("--ttl", type=float, metavar="SECONDS", help="forget it after so long")
-    _finish(write, _set)
+    finish(write, _set)
     forget = commands.add_parser("forget", help="forget one; forgetting twice is forgetting once")
     _place(forget)
-    _finish(forget, _forget)
-    options = parser.parse_args(arguments)
-    code: int = options.command(options)
-    return code
+    finish(forget, _forget)
+    return carry_out(parser, arguments)
 
 
 def _filters(parser: argparse.ArgumentParser, *, inherited: bool = True) -> None:
     parser.add_argument("--scope", metavar="NAME", help="only this scope's")
-    _finish(parser, _ls, inherited=inherited)
+    finish(parser, _ls, inherited=inherited)
 
 
 def _place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scope", metavar="SCOPE")
     parser.add_argument("key", metavar="KEY")
-
-
-def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
-    add_root(parser, inherited=inherited)
-    add_json(parser, inherited=inherited)
-    parser.set_defaults(command=command)
 
 
 def _ls(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of
+from trouper.cli.arguments import Parser, add_tools, carry_out, finish, root_of
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.notification import Notification
@@ -21,22 +21,14 @@ def main(arguments: Sequence[str]) -> int:
     acknowledge = commands.add_parser("ack", help="take one as read: it will not be delivered")
     acknowledge.add_argument("notification", metavar="ID")
     add_tools(acknowledge)
-    _finish(acknowledge, _ack)
-    options = parser.parse_args(arguments)
-    code: int = options.command(options)
-    return code
+    finish(acknowledge, _ack)
+    return carry_out(parser, arguments)
 
 
 def _filters(parser: argparse.ArgumentParser, *, inherited: bool = True) -> None:
     parser.add_argument("--session", metavar="ID", help="only this session's")
     parser.add_argument("--all", action="store_true", help="also those that are settled")
-    _finish(parser, _ls, inherited=inherited)
-
-
-def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
-    add_root(parser, inherited=inherited)
-    add_json(parser, inherited=inherited)
-    parser.set_defaults(command=command)
+    finish(parser, _ls, inherited=inherited)
 
 
 def _ls(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of, text
+from trouper.cli.arguments import Parser, add_tools, carry_out, finish, root_of, text
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.schedule import Cron, Schedule, ScheduledMessage
@@ -32,26 +32,18 @@ def main(arguments: Sequence[str]) -> int:
         "--missed", choices=("skip", "once", "all"), default="once", help="what becomes of missed fires (default once)"
     )
     add_tools(create)
-    _finish(create, _create)
+    finish(create, _create)
     cancel = commands.add_parser("cancel", help="it will not fire again")
     cancel.add_argument("schedule", metavar="ID")
     add_tools(cancel)
-    _finish(cancel, _cancel)
-    options = parser.parse_args(arguments)
-    code: int = options.command(options)
-    return code
+    finish(cancel, _cancel)
+    return carry_out(parser, arguments)
 
 
 def _filters(parser: argparse.ArgumentParser, *, inherited: bool = True) -> None:
     parser.add_argument("--session", metavar="ID", help="only this session's")
     parser.add_argument("--all", action="store_true", help="also those that are over")
-    _finish(parser, _ls, inherited=inherited)
-
-
-def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
-    add_root(parser, inherited=inherited)
-    add_json(parser, inherited=inherited)
-    parser.set_defaults(command=command)
+    finish(parser, _ls, inherited=inherited)
 
 
 def _ls(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from trouper import codec
-from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of, text
+from trouper.cli.arguments import Parser, add_tools, carry_out, finish, root_of, text
 from trouper.cli.describe import quoted
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
 from trouper.cli.views import open_view
@@ -17,33 +17,25 @@ from trouper.core.session import State
 def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="trouper sessions", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    _finish(parser, _ls, inherited=False)
+    finish(parser, _ls, inherited=False)
 
-    _finish(commands.add_parser("ls", help="all sessions (the default)"), _ls)
+    finish(commands.add_parser("ls", help="all sessions (the default)"), _ls)
     show = commands.add_parser("show", help="one session: its state, its last messages")
     show.add_argument("session", metavar="ID")
     show.add_argument("--messages", type=int, default=10, metavar="N", help="how many messages (default 10)")
-    _finish(show, _show)
+    finish(show, _show)
     send = commands.add_parser("send", help="send a message; its owner's turn takes it in")
     send.add_argument("session", metavar="ID")
     send.add_argument("text", type=text)
-    _finish(send, _send)
+    finish(send, _send)
     for name, about in (("interrupt", "end the turn that runs"), ("close", "end a session for good")):
         changing = commands.add_parser(name, help=about)
         changing.add_argument("session", metavar="ID")
         changing.add_argument("--reason", type=text, default="", help="kept in the journal")
         add_tools(changing)
-        _finish(changing, _change)
+        finish(changing, _change)
         changing.set_defaults(do=name)
-    options = parser.parse_args(arguments)
-    code: int = options.command(options)
-    return code
-
-
-def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
-    add_root(parser, inherited=inherited)
-    add_json(parser, inherited=inherited)
-    parser.set_defaults(command=command)
+    return carry_out(parser, arguments)
 
 
 def _ls(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, add_tools, root_of, text
+from trouper.cli.arguments import Parser, add_tools, carry_out, finish, root_of, text
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.ids import SessionId
@@ -23,15 +23,13 @@ def main(arguments: Sequence[str]) -> int:
     _filters(ls)
     show = commands.add_parser("show", help="one task: state, progress, result, past")
     show.add_argument("task", metavar="ID")
-    _finish(show, _show)
+    finish(show, _show)
     cancel = commands.add_parser("cancel", help="stop a run; what it had done so far stays done")
     cancel.add_argument("task", metavar="ID")
     cancel.add_argument("--reason", type=text, default="cancelled on the command line", help="kept in the journal")
     add_tools(cancel)
-    _finish(cancel, _cancel)
-    options = parser.parse_args(arguments)
-    code: int = options.command(options)
-    return code
+    finish(cancel, _cancel)
+    return carry_out(parser, arguments)
 
 
 def _filters(parser: argparse.ArgumentParser, *, inherited: bool = True) -> None:
@@ -39,13 +37,7 @@ def _filters(parser: argparse.ArgumentParser, *, inherited: bool = True) -> None
     parser.add_argument("--session", metavar="ID", help="only this session's")
     parser.add_argument("--kind", help="only of this kind: tool (a spilled call), background, subagent, monitor")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
-    _finish(parser, _ls, inherited=inherited)
-
-
-def _finish(parser: argparse.ArgumentParser, command: object, *, inherited: bool = True) -> None:
-    add_root(parser, inherited=inherited)
-    add_json(parser, inherited=inherited)
-    parser.set_defaults(command=command)
+    finish(parser, _ls, inherited=inherited)
 
 
 def _ls(options: argparse.Namespace) -> int:
