@@ -304,18 +304,19 @@ async def test_cancelling_an_open_call_ends_it_for_the_model(open_checked: Any, 
     assert model.requests[1].messages[-1].answers[0].outcome.value == "cancelled"
 
 
+@tool(background=True)
+async def deaf() -> str:
+    """Does not listen."""
+    with trio.CancelScope(shield=True):
+        await trio.sleep(60.0)
+    return "done anyway"
+
+
 @pytest.mark.parametrize("grace_s", [5.0, 0.5])
 async def test_a_run_that_ignores_its_cancel_is_ended_without_it_and_its_result_is_late(
     open_checked: Any, autojump_clock: Any, journal: list[Any], grace_s: float
 ) -> None:
     """B5, I9, I24: within the grace period the task is cancelled; what comes later is recorded as late and changes nothing."""
-
-    @tool(background=True)
-    async def deaf() -> str:
-        """Does not listen."""
-        with trio.CancelScope(shield=True):
-            await trio.sleep(60.0)
-        return "done anyway"
 
     model = Scripted([reply(call("deaf")), reply("wait"), reply("noted")], exhausted="repeat")
     async with open_checked(model, tools=[deaf], limits=Limits(grace_s=grace_s)) as runtime:
@@ -336,13 +337,6 @@ async def test_closing_a_session_does_not_wait_for_ever_for_a_run_that_ignores_i
     open_checked: Any, autojump_clock: Any
 ) -> None:
     """I24: its end is on record at once, and whoever closes goes on after the grace period."""
-
-    @tool(background=True)
-    async def deaf() -> str:
-        """Does not listen."""
-        with trio.CancelScope(shield=True):
-            await trio.sleep(60.0)
-        return "done anyway"
 
     async with open_checked(Scripted([]), tools=[deaf], limits=Limits(grace_s=2.0)) as runtime:
         session = await runtime.session("a")

@@ -324,13 +324,7 @@ class CrashDisk:
 
     def reserve(self, path: str, size: int) -> None:
         with self._call("reserve", path, size):
-            directory, name = self._place(path)
-            inode = directory.names.get(name)
-            if isinstance(inode, Directory):
-                raise os_error(errno.EISDIR, path)
-            if inode is None:
-                inode = Content()
-                self._machine.medium.move((directory, name, inode))
+            inode = self._made(path)
             if size > len(inode.live):
                 if size - len(inode.live) > self._machine.free():
                     raise os_error(errno.ENOSPC, path)
@@ -343,13 +337,7 @@ class CrashDisk:
 
     def lock(self, path: str, owner: str) -> CrashLock:
         with self._call("lock", path):
-            directory, name = self._place(path)
-            inode = directory.names.get(name)
-            if isinstance(inode, Directory):
-                raise os_error(errno.EISDIR, path)
-            if inode is None:
-                inode = Content()
-                self._machine.medium.move((directory, name, inode))
+            inode = self._made(path)
             if inode.holder is not None:
                 raise os_error(errno.EAGAIN, path)
             data = owner.encode()
@@ -404,6 +392,17 @@ class CrashDisk:
         inode = self._inode(path)
         if not isinstance(inode, Content):
             raise os_error(errno.EISDIR, path)
+        return inode
+
+    def _made(self, path: str) -> Content:
+        """The file, which is made if it is not there."""
+        directory, name = self._place(path)
+        inode = directory.names.get(name)
+        if isinstance(inode, Directory):
+            raise os_error(errno.EISDIR, path)
+        if inode is None:
+            inode = Content()
+            self._machine.medium.move((directory, name, inode))
         return inode
 
     def _place(self, path: str) -> tuple[Directory, str]:
