@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import AsyncIterator
 from io import StringIO
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from trouper import open_runtime
 from trouper.cli.chat import Chat
+from trouper.cli.chat_input import typed_lines
 from trouper.cli.chat_screen import PlainScreen
 from trouper.cli.configuration import read_configuration
 from trouper.cli.endings import Stopped
@@ -76,3 +79,35 @@ async def test_a_key_that_is_pressed_as_the_chat_begins_does_what_it_does_later(
             with pytest.raises(Stopped) as stopped:
                 await chat.run(screen.lines(), steer=False)
             assert stopped.value.code == code
+
+
+async def test_a_paste_whose_end_never_comes_is_shown_and_ctrl_c_takes_it_as_it_is(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Command line: what was pasted is not lost, Enter sends it again, and the Ctrl-C that helps is no step towards quitting."""
+    model, page, editor = Simulated(), Page(), LineEditor()
+    ours, terminal = socket.socketpair()
+
+    class Watching(PlainScreen):
+        """Presses what the screen tells to."""
+
+        def say(self, text: str, *styles: str) -> None:
+            super().say(text, *styles)
+            if "Ctrl-C takes it as it is" in text:
+                assert editor.text == "one\ntwo"
+                signal.raise_signal(signal.SIGINT)
+            elif "Enter sends it" in text:
+                signal.raise_signal(signal.SIGINT)
+            elif "Ctrl-C again" in text:
+                ours.send(b"\r")
+                ours.shutdown(socket.SHUT_WR)
+
+    with ours, terminal:
+        async with open_runtime(durability="memory", model=model) as runtime:
+            hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [])
+            screen = Watching(page)
+            chat = Chat(hosted, await runtime.session("main"), screen, editor)
+            ours.send(b"\x1b[200~one\rtwo")
+            assert await chat.run(typed_lines(terminal.fileno(), editor, screen), steer=False) == 0
+    assert "You said: one\ntwo" in page.stream.getvalue()
+    assert page.stream.getvalue().count("has not come") == 1

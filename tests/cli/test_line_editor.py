@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trouper.cli.line_editor import LINE_MAX, Key, LineEditor, Typed
+from trouper.cli.line_editor import LINE_MAX, Key, LineEditor, Paste, Typed
 
 
 def typed(*pieces: bytes) -> tuple[LineEditor, list[object]]:
@@ -53,6 +54,39 @@ def test_pasted_lines_are_text_until_enter() -> None:
     editor, actions = typed(b"\x1b[200~one\r\ntwo\x1b[201~")
     assert actions == [] and editor.text == "one\ntwo"
     assert editor.feed(b"\r") == [Typed("one\ntwo")]
+
+
+def test_what_is_pasted_shows_as_it_comes_and_its_end_may_come_in_pieces() -> None:
+    editor, _ = typed(b"\x1b[200~one\r")
+    assert editor.text == "one" and editor.paste is Paste.COMING
+    for piece, text in ((b"\ntwo\r", "one\ntwo"), (b"three\x1b[2", "one\ntwo\nthree"), (b"0x", "one\ntwo\nthree[20x")):
+        assert editor.feed(piece) == [] and editor.text == text
+    assert editor.feed(b"\x1b[20") == editor.feed(b"1~") == [] and editor.paste is Paste.NONE
+    assert editor.feed(b"\r") == [Typed("one\ntwo\nthree[20x")]
+
+
+def test_a_paste_whose_end_is_taken_for_granted_is_kept_and_keys_are_keys_again() -> None:
+    editor, _ = typed(b"\x1b[200~one", b"two\r")
+    editor.end_paste()
+    assert editor.text == "onetwo\n"
+    assert editor.feed(b"\x7f\x7f!\r") == [Typed("onetw!")]
+    editor.feed(b"typed\x1b")
+    editor.end_paste()  # Nothing was pasted: half a key stays half a key.
+    assert editor.feed(b"[D\r") == [Typed("typed")]
+
+
+@pytest.mark.parametrize("begin", [b"\x1b[200~", b""], ids=["a paste without an end", "no marks"])
+def test_no_more_is_kept_than_a_line_holds_and_what_is_left_out_is_told_once(begin: bytes) -> None:
+    """Loops and queues are bounded, and nothing is lost without a word."""
+    editor = LineEditor()
+    editor.feed(begin)
+    piece = b"x" * 100_000
+    told = [action for _ in range(30) for action in editor.feed(piece)]
+    assert told == [Key.FULL]
+    assert len(editor.text) == LINE_MAX and len(editor._waiting) < 100
+    editor.end_paste()
+    editor.feed(b"\x7f")
+    assert editor.feed(b"yz\r") == [Key.FULL, Typed("x" * (LINE_MAX - 1) + "y")]
 
 
 def test_text_is_put_into_the_line_at_once_and_not_by_the_character() -> None:

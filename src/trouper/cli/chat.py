@@ -21,7 +21,7 @@ from trouper.cli.chat_watch import Watch
 from trouper.cli.describe import quoted
 from trouper.cli.endings import Stopped, ending_signals
 from trouper.cli.hosting import Hosted, hosting
-from trouper.cli.line_editor import LineEditor
+from trouper.cli.line_editor import LineEditor, Paste
 from trouper.cli.run import is_quiet
 from trouper.cli.stdin_lines import lines_of
 from trouper.cli.terminal import Terminal, clean_line, plural
@@ -179,6 +179,11 @@ class Chat:
         self, signals: AsyncIterator[int], codes: Mapping[int, int], scope: trio.CancelScope, code: list[int]
     ) -> None:
         async for number in signals:
+            if number == signal.SIGINT and self._editor.paste is Paste.STALLED:
+                # The only key that still is one. Whoever wants more by it can press it again.
+                self._editor.end_paste()
+                self.screen.say("(taken as it is; Enter sends it, Ctrl-U removes it)", "dim")
+                continue
             if number == signal.SIGINT and not self._twice():
                 await self._stop_turn()
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -10,9 +11,11 @@ from contextlib import contextmanager
 import trio
 
 from trouper.cli.chat_screen import Screen
-from trouper.cli.line_editor import Key, LineEditor, Typed
+from trouper.cli.line_editor import LINE_MAX, Key, LineEditor, Paste, Typed
 
 _BRACKETED_PASTE = ("\x1b[?2004h", "\x1b[?2004l")
+#: A paste comes in one go: after so long without a byte of it, its end has probably got lost.
+PASTE_SILENCE_S = 1.0
 
 
 @contextmanager
@@ -38,7 +41,12 @@ def raw_keys(descriptor: int) -> Iterator[None]:
 async def typed_lines(descriptor: int, editor: LineEditor, screen: Screen) -> AsyncIterator[str]:
     """Lines from a terminal; ends at Ctrl-D on an empty line, or when the terminal goes away."""
     while True:
-        await trio.lowlevel.wait_readable(descriptor)
+        with trio.move_on_after(PASTE_SILENCE_S if editor.paste is Paste.COMING else math.inf) as silence:
+            await trio.lowlevel.wait_readable(descriptor)
+        if silence.cancelled_caught:
+            editor.paste = Paste.STALLED
+            screen.say("(the end of what is pasted has not come; Ctrl-C takes it as it is)", "dim")
+            continue
         try:
             data = os.read(descriptor, 65_536)
         except OSError:
@@ -51,6 +59,11 @@ async def typed_lines(descriptor: int, editor: LineEditor, screen: Screen) -> As
                     yield text
                 case Key.END:
                     return
+                case Key.FULL:
+                    screen.say(
+                        f"(a line holds {LINE_MAX:,} characters; what is more is left out: attach a file, @NAME)",
+                        "yellow",
+                    )
                 case Key.REDRAW:
                     pass
         screen.redraw()

@@ -16,6 +16,8 @@ HISTORY_MAX = 500
 LINE_MAX = 1_000_000
 _SEQUENCE_MAX = 32
 _PASTE_ENDS = "\x1b[201~"
+#: What may go on as the end of a paste, or as one line end, in what comes next.
+_UNFINISHED = re.compile(r"(?:\x1b(?:\[(?:2(?:0(?:1)?)?)?)?|\r)\Z")
 #: Up to the next key that does something: see `_control` and `_sequence`.
 _TEXT = re.compile(r"[^\x01\x04\x05\x08\n\x0b\x0c\r\x15\x17\x1b\x7f]+")
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[@-~]|O[A-Za-z]|[^\[O])")
@@ -31,6 +33,17 @@ class Typed:
 class Key(Enum):
     END = "end of input"
     REDRAW = "redraw"
+    #: No more fits into the line, and some was left out. Told once of a line.
+    FULL = "full"
+
+
+class Paste(Enum):
+    """Between its marks, what is pasted is text, line ends included. A terminal, or what stands between it and us, may lose the second mark."""
+
+    NONE = "none"
+    COMING = "coming"
+    #: Nothing had come for a while, and no end. What comes now is still pasted: the line may be slow, and what is pasted must not become keys by itself.
+    STALLED = "stalled"
 
 
 Action: TypeAlias = Typed | Key
@@ -49,19 +62,28 @@ class LineEditor:
         self._kept = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._waiting = ""
-        self._pasting = False
+        self.paste = Paste.NONE
+        self._told_full = False
+        self._actions: list[Action] = []
 
     def feed(self, data: bytes) -> list[Action]:
         """Take what was typed; sequences and characters may come in pieces."""
         self.keys += 1
         waiting, at = self._waiting + self._decoder.decode(data), 0
         actions: list[Action] = []
+        self._actions = actions
         while at < len(waiting):
-            if self._pasting:
+            if self.paste is not Paste.NONE:
+                # As it comes: whoever pastes sees it, and no more is kept than a line holds, wherever the end is.
                 end = waiting.find(_PASTE_ENDS, at)
                 if end < 0:
+                    unfinished = _UNFINISHED.search(waiting, at)
+                    end = unfinished.start() if unfinished else len(waiting)
+                    self._insert_pasted(waiting[at:end])
+                    at = end
                     break
-                self._paste(waiting[at:end])
+                self._insert_pasted(waiting[at:end])
+                self.paste = Paste.NONE
                 at = end + len(_PASTE_ENDS)
             elif found := _TEXT.match(waiting, at):
                 # All of it at once: a terminal without brackets around what is pasted may send a megabyte.
@@ -77,16 +99,18 @@ class LineEditor:
                 else:
                     break
             else:
-                action = self._control(waiting[at])
+                self._control(waiting[at])
                 at += 1
-                if action is not None:
-                    actions.append(action)
         self._waiting = waiting[at:]
         return actions
 
-    def _paste(self, pasted: str) -> None:
-        """Pasted text is text, line ends included."""
-        self._pasting = False
+    def end_paste(self) -> None:
+        """It has ended, whether or not its end has come: what comes now are keys again."""
+        if self.paste is not Paste.NONE:
+            self._insert_pasted(self._waiting)
+            self.paste, self._waiting = Paste.NONE, ""
+
+    def _insert_pasted(self, pasted: str) -> None:
         self._insert(
             "".join(c for c in pasted.replace("\r\n", "\n").replace("\r", "\n") if c in "\n\t" or c.isprintable())
         )
@@ -94,7 +118,7 @@ class LineEditor:
     def _sequence(self, sequence: str) -> None:
         match sequence:
             case "\x1b[200~":
-                self._pasting = True
+                self.paste = Paste.COMING
             case "\x1b[D" | "\x1bOD":
                 self.cursor = max(0, self.cursor - 1)
             case "\x1b[C" | "\x1bOC":
@@ -112,14 +136,15 @@ class LineEditor:
             case _:
                 pass
 
-    def _control(self, key: str) -> Action | None:
+    def _control(self, key: str) -> None:
         match key:
             case "\r" | "\n":
-                return self._finish()
+                self._actions.append(self._finish())
             case "\x04":  # Ctrl-D
-                if not self.text:
-                    return Key.END
-                self._delete(self.cursor, self.cursor + 1)
+                if self.text:
+                    self._delete(self.cursor, self.cursor + 1)
+                else:
+                    self._actions.append(Key.END)
             case "\x7f" | "\x08":
                 self._delete(self.cursor - 1, self.cursor)
             case "\x01":
@@ -134,13 +159,12 @@ class LineEditor:
                 before = self.text[: self.cursor].rstrip()
                 self._delete(before.rfind(" ") + 1, self.cursor)
             case "\x0c":
-                return Key.REDRAW
+                self._actions.append(Key.REDRAW)
             case _:
                 raise AssertionError(f"{key!r} is text, and taken as such")
-        return None
 
     def clear(self) -> None:
-        self.text, self.cursor, self._place = "", 0, None
+        self.text, self.cursor, self._place, self._told_full = "", 0, None, False
 
     def _finish(self) -> Typed:
         text = self.text
@@ -151,12 +175,18 @@ class LineEditor:
         return Typed(text)
 
     def _insert(self, text: str) -> None:
-        text = text[: max(0, LINE_MAX - len(self.text))]
+        room = max(0, LINE_MAX - len(self.text))
+        if len(text) > room:
+            text = text[:room]
+            if not self._told_full:
+                self._told_full = True
+                self._actions.append(Key.FULL)
         self.text = self.text[: self.cursor] + text + self.text[self.cursor :]
         self.cursor += len(text)
 
     def _delete(self, start: int, end: int) -> None:
         start = max(0, start)
+        self._told_full = False
         self.text = self.text[:start] + self.text[end:]
         self.cursor = min(start, len(self.text))
 
