@@ -807,6 +807,14 @@ BUGS: tuple[Bug, ...] = (
         (DOOR,),
     ),
     Bug(
+        "a-place-that-a-ctrl-c-takes",
+        "a Ctrl-C right behind the gate takes a place there for good, and after a few no turn begins (I23)",
+        "session.py",
+        "    @ki_safe  # A Ctrl-C right behind the gate would take a place there for good.\n",
+        "",
+        ("tests/test_shutdown.py",),
+    ),
+    Bug(
         "a-budget-that-outlives-its-call",
         "the budget of a call that has ended lets go of whatever bears its name by then (B1)",
         "actors/runs.py",

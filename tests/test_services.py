@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,13 @@ import pytest
 import trio
 import trio.testing
 
+from pressed_keys import CtrlC
 from trouper import CommandRejected, InvalidName, ToolContext, ToolResult, UsageError, open_runtime, tool
 from trouper._errors import ToolDefinitionError
 from trouper.events import QuestionAsked
 from trouper.journal import MemoryDisk
 from trouper.models.scripted import Scripted, call, reply
+from trouper.services.memory import MemoryKeeper
 from trouper.testing.invariants import check_invariants
 from trouper.tools.builtin import (
     ask_user,
@@ -239,32 +239,12 @@ async def test_memory_outlives_sessions_and_processes(autojump_clock: Any, tmp_p
 
 def test_a_ctrl_c_at_any_line_of_a_change_leaves_memory_and_journal_as_one() -> None:
     """B21, J2: it is heard before or after the change, never between the disk and what is remembered."""
-    lines = 0
 
-    def interrupt_at(nth: int) -> Any:
-        nonlocal lines
-        lines = 0
-
-        def on_line(frame: Any, what: str, value: object) -> Any:
-            nonlocal lines
-            if what == "line":
-                lines += 1
-                if lines == nth:
-                    signal.raise_signal(signal.SIGINT)
-            return on_line
-
-        return lambda frame, what, value: on_line if frame.f_code.co_name == "_decide" else None
-
-    async def one_try(nth: int) -> None:
+    async def one_try(ctrl_c: CtrlC, nth: int) -> None:
         disk = MemoryDisk()
         async with open_runtime("/state", disk=disk, model=Scripted([]), durability="write") as runtime:
-            sys.settrace(interrupt_at(nth))
-            try:
+            with ctrl_c.pressed():
                 await runtime.memory.remember("user", "tea", "green")
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(None)
             with suppress(KeyboardInterrupt):  # One that was put off is heard at the next checkpoint.
                 await trio.lowlevel.checkpoint()
             told = await runtime.memory.recall("user", "tea")
@@ -274,10 +254,11 @@ def test_a_ctrl_c_at_any_line_of_a_change_leaves_memory_and_journal_as_one() -> 
             assert (await runtime.memory.recall("user", "city")) is not None
 
     for nth in range(1, 200):
-        trio.run(one_try, nth)
-        if lines < nth:
+        ctrl_c = CtrlC(MemoryKeeper._decide, nth)
+        trio.run(one_try, ctrl_c, nth)
+        if ctrl_c.lines < nth:
             break
-    assert 10 < lines < 199
+    assert 10 < ctrl_c.lines < 199
 
 
 async def test_memory_survives_in_snapshot_and_suffix(open_checked: Any, autojump_clock: Any) -> None:

@@ -6,17 +6,23 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from pressed_keys import CtrlC
 from trouper import open_runtime, tool
+from trouper.actors.gate import Gate
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.messages import Outcome
+from trouper.ground import TURNS_AT_ONCE
 from trouper.journal import open_reader, verify
 from trouper.models import Scripted, reply
 from trouper.models.scripted import call
+from trouper.session import Session
 from trouper.testing.invariants import check_invariants, records_of
 
 PROGRAM = """
@@ -115,6 +121,29 @@ def test_a_ctrl_c_in_any_sync_of_a_turn_ends_the_program_and_loses_nothing(tmp_p
     assert verify(root).ok
     records = list(records_of(open_reader(root)))
     assert check_invariants(records, complete=True) == []
+
+
+def test_a_ctrl_c_at_any_line_by_which_a_turn_begins_takes_no_place_from_later_turns() -> None:
+    """I23: a host that outlives it, and goes on, has as many turns at once as before."""
+
+    async def one_try(ctrl_c: CtrlC) -> None:
+        async with open_runtime(durability="memory", model=Scripted([reply("hi")], exhausted="repeat")) as runtime:
+            session = await runtime.session("s")
+            for _ in range(TURNS_AT_ONCE):
+                with ctrl_c.pressed():
+                    await session.ask("hello")
+                with suppress(KeyboardInterrupt):
+                    await trio.lowlevel.checkpoint()
+            with trio.fail_after(5):  # Virtual: nothing here takes time, so whoever waits does so for ever.
+                assert (await session.ask("still there?")).text == "hi"
+
+    for function in (Session._through_the_gate, Gate.enter, Gate.leave):
+        for nth in range(1, 100):
+            ctrl_c = CtrlC(function, nth)
+            trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))
+            if ctrl_c.lines < nth:
+                break
+        assert 2 < nth < 99
 
 
 async def test_a_ctrl_c_in_a_tool_is_told_as_one_although_others_fell_over_it(autojump_clock):
