@@ -197,6 +197,23 @@ async def test_a_tool_that_asks_for_an_integer_gets_it_however_long(number: int,
         )
 
 
+@tool
+async def find(either: int | str, each: list[str | int] | None = None) -> Any:
+    return either, each
+
+
+async def test_where_text_is_allowed_too_a_long_integer_is_the_text_that_the_history_has() -> None:
+    """L17, T1: tool and history see the same; and text of digits may be a name, which is no number however long it is."""
+    number, name = 2**70, "00" + str(2**70)
+    for sent in (number, str(number)):
+        prepared = find.fit(parse_arguments({"either": sent, "each": [sent, 7]}))
+        assert prepared.arguments == {"either": str(number), "each": [str(number), 7]}
+        assert (KEPT_AS_TEXT in prepared.notes) == (sent == number)
+        assert await find.invoke(prepared.arguments, ToolContext()) == (str(number), [str(number), 7])
+    for short in (7, "7", name):
+        assert await find.invoke(find.prepare({"either": short}).arguments, ToolContext()) == (short, None)
+
+
 def test_bounds_hold_for_long_integers_too() -> None:
     """L19."""
     assert count.prepare({"small": 2**70}).arguments == {"small": str(2**70)}

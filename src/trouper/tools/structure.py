@@ -1,7 +1,8 @@
 """From JSON to the annotated types, and back (T1), with cattrs.
 
 Arguments have passed their schema before they come here, so nothing is coerced: text stays text, and what cannot be built (a date that does not exist, a
-class whose validator objects) is an error that names the place. Only an integer past 64 bits comes as its digits (see `arguments`), and is an integer again.
+class whose validator objects) is an error that names the place. Only an integer past 64 bits comes as its digits (see `arguments`), and is an integer again; but
+where text is allowed too (`int | str`) it stays text: nobody knows any more whether it came as a number, and text of digits may be a name, zeros in front included.
 """
 
 from __future__ import annotations
