@@ -9,6 +9,7 @@ import trio
 from session_watch import names, recorded
 
 from trouper import ConnectionRequired, Hooks, Limits, Rule, ToolContext, ToolError, ToolResult, codec, tool
+from trouper.actors.preparing import BROKE_OFF
 from trouper.actors.tool_call import INTERNAL
 from trouper.core.events import (
     ArgumentsRepaired,
@@ -228,6 +229,42 @@ async def test_truncated_arguments_are_repaired_for_everybody(autojump_clock, op
     assert model.requests[1].messages[1].calls[0].arguments == wanted
     (repaired,) = recorded(journal, ArgumentsRepaired)
     assert repaired.call == "call_1_1_0" and repaired.notes
+
+
+@pytest.mark.parametrize("written", ['{"path": "a.txt", "lines": ["one", "tw', '{"path": "a.txt"', "{", "x", "  ", ""])
+async def test_a_call_in_which_the_reply_reached_its_longest_length_is_not_run(
+    autojump_clock, open_checked, journal, written
+):
+    """L13, L17: it is half-built, whatever its client says; closing its brackets would have it write half a file. What came before it is whole."""
+    got: list[object] = []
+
+    @tool
+    async def save(path: str = "b.txt", lines: list[str] | None = None) -> str:
+        """Saves."""
+        got.append((path, lines))
+        return "saved"
+
+    chunks = (
+        *(CallStart(0, "save"), CallDelta(0, ""), CallEnd(0)),
+        *(CallStart(1, "save"), CallDelta(1, written), CallEnd(1)),
+        Done("max_tokens"),
+    )
+    model = Scripted([chunks, reply("I will write less.")])
+    async with open_checked(model, tools=[save]) as runtime:
+        result = await (await runtime.session("s")).ask("save")
+    assert (result.text, result.stop_reason) == ("I will write less.", "end_turn")
+    assert got == [("b.txt", None)]
+    assert answers(model.requests[1]) == [("save", "ok", "saved"), ("save", "error", BROKE_OFF)]
+
+
+async def test_a_call_that_is_whole_is_run_although_the_reply_reached_its_longest_length(autojump_clock, open_checked):
+    """L16, L17"""
+    chunks = (CallStart(0, "look"), CallDelta(0, '{"n": 3}'), CallEnd(0), CallStart(1, "look"), CallEnd(1, {"n": 4}))
+    model = Scripted([(*chunks[:3], Done("max_tokens")), (*chunks, Done("max_tokens")), reply("Done.")])
+    async with open_checked(model, tools=[look]) as runtime:
+        await (await runtime.session("s")).ask("look")
+    assert answers(model.requests[1]) == [("look", "ok", {"n": 3})]
+    assert answers(model.requests[2]) == [("look", "ok", {"n": 3}), ("look", "ok", {"n": 4})]
 
 
 async def test_schema_guided_repairs_are_what_everybody_sees(autojump_clock, open_checked, journal):

@@ -95,13 +95,15 @@ class Asking:
     async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft, retried: Usage) -> DeliverReply:
         arguments: list[Json] = []
         preparations: list[Preparation] = []
-        for call in draft.open_calls:
-            shown, preparation = await outfit.preparer.prepare(call, self._host)
+        done = draft.done
+        assert done is not None
+        calls = draft.open_calls
+        last = calls[-1] if calls and done.stop_reason == "max_tokens" else None
+        for call in calls:
+            shown, preparation = await outfit.preparer.prepare(call, self._host, may_break_off=call is last)
             arguments.append(shown)
             preparations.append(preparation)
         message = draft.message(turn, step_number, arguments)
-        done = draft.done
-        assert done is not None
         schema = self._host.state.turn.options.schema if self._host.state.turn is not None else None
         return DeliverReply(
             turn=turn,
@@ -165,6 +167,10 @@ class Asking:
                 return DeliverSummary(split, self._host.now(), usage=call.usage, fault=finished.fault)
             if finished.open_calls:
                 fault = Fault("other", "the model called a tool instead of writing a summary")
+                return DeliverSummary(split, self._host.now(), usage=call.usage, fault=fault)
+            if finished.done is not None and finished.done.stop_reason == "refusal":
+                # What it says is why, and no summary of anything.
+                fault = Fault("other", "the model refused to write a summary")
                 return DeliverSummary(split, self._host.now(), usage=call.usage, fault=fault)
             return DeliverSummary(split, self._host.now(), finished.text, call.usage)
 

@@ -21,6 +21,12 @@ from trouper.tools.hooks import Hooks
 from trouper.tools.policy import Rule, explain_policy
 from trouper.tools.registry import Registry
 
+#: Of a call that is half-built (L13): to close its brackets and run it would be to write half a file, or to forget what was to be left alone.
+BROKE_OFF = (
+    "Your reply reached its longest length while you wrote this call, so its arguments are incomplete, and nothing was run."
+    " Make the call again with less in it, or make several smaller ones."
+)
+
 _Allowed: TypeAlias = Literal["run", "ask", "hold"]
 
 #: To a model that has a budget of none, was offered no tools, and calls one all the same.
@@ -55,10 +61,10 @@ class Preparer:
         #: What is made of an allowed call depends on its tool alone; so it is made once. By name, as a tool may be replaced by another.
         self._allowed: dict[tuple[str, _Allowed], tuple[Tool, Preparation]] = {}
 
-    async def prepare(self, call: OpenCall, caller: Caller) -> tuple[Json, Preparation]:
-        """Of a call that a model made: the arguments that everybody sees, and what is to become of it."""
+    async def prepare(self, call: OpenCall, caller: Caller, *, may_break_off: bool = False) -> tuple[Json, Preparation]:
+        """Of a call that a model made: the arguments that everybody sees, and what is to become of it. `may_break_off`: its reply ran out of room, and this is the last thing in it."""
         if self._budget.tool_calls != 0:
-            return await self.judge(call, caller)
+            return await self.judge(call, caller, may_break_off=may_break_off)
         # Before tool and hooks are asked: whatever they said, it would be refused.
         try:
             parsed = _parsed(call)
@@ -66,16 +72,20 @@ class Preparer:
             return {}, _refused(NO_CALLS, Outcome.DENIED)
         return _shown(parsed), _refused(NO_CALLS, Outcome.DENIED, parsed.notes)
 
-    async def judge(self, call: OpenCall, caller: Caller) -> tuple[Json, Preparation]:
+    async def judge(self, call: OpenCall, caller: Caller, *, may_break_off: bool = False) -> tuple[Json, Preparation]:
         """The same, whoever made it: a budget of none is for the model's calls."""
         tool = self.registry.get(call.name)
+        may_break_off = may_break_off and call.arguments is None
         try:
             parsed = _parsed(call)
         except InvalidArguments as error:
-            return {}, _refused(str(error) if tool is not None else self.registry.unknown(call.name))
+            told = BROKE_OFF if may_break_off else str(error)
+            return {}, _refused(told if tool is not None else self.registry.unknown(call.name))
         shown, notes = _shown(parsed), parsed.notes
         if tool is None:
             return shown, _refused(self.registry.unknown(call.name), notes=notes)
+        if may_break_off and (parsed.cut_short or not "".join(call.buffer).strip()):
+            return shown, _refused(BROKE_OFF, notes=notes)
         try:
             prepared = tool.fit(parsed)
         except InvalidArguments as error:
