@@ -33,8 +33,9 @@ class Spending:
     def over_budget(self) -> Fault | None:
         """Why no session may ask a model any more, if so."""
         for what, used, cap in self._spent():
-            # The step that asks is counted already.
-            if used > cap if what == "steps" else used >= cap:
+            if what == "steps":
+                used -= 1  # The step that asks is counted already.
+            if used >= cap:
                 return Fault(
                     "budget",
                     f"the runtime's budget of {cap} {what} is spent ({used} used); raise Budget.{what} to go on",

@@ -112,12 +112,15 @@ async def test_a_budget_of_no_tool_calls_is_the_models_not_the_hosts(autojump_cl
         assert ended.state is TaskState.SUCCEEDED
 
 
-@pytest.mark.parametrize("budget", [Budget(tokens=0), Budget(steps=0)], ids=["tokens", "steps"])
+@pytest.mark.parametrize(
+    "budget", [Budget(tokens=0), Budget(steps=0), Budget(wall_s=0)], ids=["tokens", "steps", "seconds"]
+)
 async def test_a_budget_of_nothing_asks_nobody(autojump_clock, open_checked, budget):
     """L25: neither in a session nor in any of a runtime."""
     model = Scripted([reply("never")])
     async with open_checked(model, budget=budget) as runtime:
-        assert (await (await runtime.session("a")).ask("go")).stop_reason == "budget"
+        result = await (await runtime.session("a")).ask("go")
+        assert result.stop_reason == "budget" and "(1 used)" not in result.error.message
     async with open_checked(model) as runtime:
         assert (await (await runtime.session("b", budget=budget)).ask("go")).stop_reason == "budget"
     assert not model.requests

@@ -33,7 +33,7 @@ from trouper.core.commands import (
     SpillCalls,
 )
 from trouper.core.ids import CallId, SessionId, TaskId
-from trouper.core.messages import Fault, Json, Outcome
+from trouper.core.messages import Json, Outcome
 from trouper.core.notification import DeliverBatch
 from trouper.core.outstanding import (
     AwaitApproval,
@@ -48,6 +48,7 @@ from trouper.core.outstanding import (
 from trouper.core.schedule import REBASE_AFTER_S, ActOnFire, AwaitDue, ClaimFires, ScheduledRun
 from trouper.core.session import WALL_TIME
 from trouper.core.settings import WARN_SHARE
+from trouper.core.steps import TIME_IS_UP
 from trouper.core.task import AwaitTaskStopped, RunTask
 from trouper.core.task_record import Link, NewTask
 from trouper.tools.context import ToolContext
@@ -207,8 +208,7 @@ class Worker:
         match work:
             case AwaitDeadline(turn, at):
                 await trio.sleep(max(0.0, at - self._host.now()))
-                fault = Fault("budget", "the time for this turn is up; raise Budget.wall_s to allow more")
-                return EndTurn(turn, "budget", self._host.now(), fault)
+                return EndTurn(turn, "budget", self._host.now(), TIME_IS_UP)
             case AwaitWarning(turn, at, wall_s):
                 await trio.sleep(max(0.0, at - self._host.now()))
                 return NoteBudget(WALL_TIME, WARN_SHARE * wall_s, wall_s, turn)

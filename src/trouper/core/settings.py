@@ -88,7 +88,7 @@ _RECORDED_SECONDS = _number(finite=True)
 class Budget:
     """What may be spent: per call (`inline_s`), and per session or runtime (the others). At 80 % a warning, then the turn ends (L25).
 
-    0 tokens or steps: the model is not asked at all.
+    0 tokens, steps or seconds: the model is not asked at all.
     """
 
     #: How long a turn waits for a tool that can go on in the background (B1). 0: not at all.

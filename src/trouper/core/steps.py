@@ -32,6 +32,8 @@ from trouper.core.messages import Fault, Media, Message, ProviderPart
 from trouper.core.session import THINKING, State, Turn, cap_told
 from trouper.core.settings import WARN_SHARE, TurnOptions
 
+TIME_IS_UP = Fault("budget", "the time for this turn is up; raise Budget.wall_s to allow more")
+
 
 def start_turn(decision: Decision, at: float, options: TurnOptions, carrying: tuple[NotificationId, ...] = ()) -> None:
     decision.emit(
@@ -67,6 +69,10 @@ def _take_inputs(decision: Decision) -> None:
 def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
     """Warns at 80 % of each cap, once; ends the turn when one is spent (L25)."""
     options = turn.options
+    if options.wall_s == 0:
+        # No timer is needed for that; any other time is for one to tell, as the clock of the records may leap.
+        ended(decision, TurnEnded(turn.number, "budget", at, TIME_IS_UP))
+        return True
     if options.token_cap is None and options.step_cap is None and options.call_cap is None:
         return False
     spent = decision.state.spent
