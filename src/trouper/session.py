@@ -229,6 +229,8 @@ class Session(BackgroundSide):
             verdict = await hook.ask_before_turn(self.id, text)
             if verdict.denied is not None:
                 raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
+        # Whoever is cancelled already begins nothing: from here on nothing can be called back.
+        await trio.lowlevel.checkpoint_if_cancelled()
         if self._ground.door.is_crowded:
             await self._ground.door.give_way_to_turns()
         begun = await self._through_the_gate(command, feed, feeds, model)
@@ -331,7 +333,8 @@ class Session(BackgroundSide):
             async for event in feed:
                 ended: CompactionEnded = event
                 return ended
-            return None
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise self._gone("ended before its compaction did; open it again to see what became of it")
         finally:
             self._actor.audience.turns.remove(feed)
 
@@ -448,8 +451,13 @@ class Session(BackgroundSide):
 
     async def _opened(self, system: str | None) -> None:
         """Wait until the actor has loaded; take over a new system prompt."""
-        begun = await self._ask(None)
-        if system is not None and begun.state.system != system:
+        try:
+            await self._ask(None)
+        except CommandRejected:
+            if self._state.phase is not Phase.CLOSED:
+                raise
+            # It is over, and so is its actor, sooner or later; it can be looked at all the same.
+        if system is not None and self._state.system != system:
             await self._ask(Configure(system))
 
     def _submit(self, text: str, attachments: Sequence[Attachment], schema: Mapping[str, Json] | None) -> Submit:

@@ -8,7 +8,7 @@ from session_watch import names, recorded
 
 from trouper import Budget, CommandRejected, Compaction, Deadlines, Limits, Usage, tool
 from trouper.core.compaction import DROPPED_NOTE, HAND_OVER_PROMPT, SUMMARY_CLOSE, SUMMARY_OPEN
-from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked, ModelFailed, TurnEnded
+from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked, ModelFailed, RecoveryNoted, TurnEnded
 from trouper.core.history import History, problems
 from trouper.core.session import State, evolve
 from trouper.models import (
@@ -216,9 +216,10 @@ async def test_a_second_compaction_folds_the_old_summary_and_the_newly_aged_turn
         (fail(AuthFailed("no")), "auth"),
         (reply("  \n ", stop="end_turn"), None),
         (reply(call("look")), "other"),
+        (reply("I cannot help with that.", stop="refusal"), "other"),
         (reply("much " * 2_000), None),
     ],
-    ids=["fails", "is empty", "calls a tool", "is not smaller"],
+    ids=["fails", "is empty", "calls a tool", "is refused", "is not smaller"],
 )
 async def test_a_summary_that_is_none_falls_back_to_dropping_the_oldest(
     autojump_clock, open_checked, journal, answer, why
@@ -403,6 +404,27 @@ async def test_a_compaction_on_demand_can_be_interrupted_and_is_refused_in_mid_t
                 await session.compact()
             await turn.wait_ended()
     assert [ended.how for ended in recorded(journal, CompactionEnded)] == ["unchanged"]
+
+
+async def test_a_compaction_on_demand_that_the_runtimes_end_cuts_off_is_ended_visibly(
+    autojump_clock, open_checked, journal
+):
+    """L15, L34: as a turn would be; who waits for it is told so, and the next start finds nothing open."""
+    told: list[CompactionEnded | None] = []
+    async with trio.open_nursery() as nursery:
+
+        async def tidy() -> None:
+            told.append(await session.compact())
+
+        async with open_checked(Scripted([*talk(8), reply(stall(50), "A summary.")])) as runtime:
+            session = await runtime.session("s")
+            await filled(session, 8)
+            nursery.start_soon(tidy)
+            await trio.sleep(1)
+    assert told == recorded(journal, CompactionEnded) and told[0].how == "unchanged"
+    async with open_checked(Scripted([])) as runtime:
+        await runtime.session("s")
+    assert not recorded(journal, RecoveryNoted)
 
 
 async def test_a_compactions_usage_is_in_the_total_and_in_a_bucket_of_its_own(autojump_clock, open_checked):

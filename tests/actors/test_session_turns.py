@@ -428,6 +428,21 @@ async def test_a_cancelled_caller_leaves_a_session_that_goes_on(autojump_clock, 
     assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["interrupt", "end_turn"]
 
 
+@pytest.mark.parametrize("how", ["ask", "turn"])
+async def test_a_caller_that_is_cancelled_already_begins_no_turn(autojump_clock, open_checked, how):
+    """I6: as with everything else that can be awaited; the session has heard of nothing."""
+    async with open_checked(Scripted([reply("Here.")])) as runtime:
+        session = await runtime.session("s")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            if how == "ask":
+                await session.ask("hello")
+            async with session.turn("hello"):
+                pass
+        assert scope.cancelled_caught and session.state.turns == 0
+        assert (await session.ask("again")).text == "Here."
+
+
 async def test_a_cancel_of_a_caller_together_with_its_runtime_is_nothing_but_a_cancel(autojump_clock):
     """I6: the question is still in the mailbox of a session that is busy with the disk, and ends with everything else."""
     environment = Environment(sync_latency=lambda: 1.0)
@@ -472,6 +487,19 @@ async def test_a_closed_session_is_over(autojump_clock, open_checked, journal):
         with pytest.raises((SessionEnded, CommandRejected), match="closed"):
             await again.ask("still there?")
     assert names(journal)[-2:] == ["TurnEnded", "SessionClosed"]
+
+
+async def test_a_closed_session_can_be_looked_at_whenever_it_is_opened(autojump_clock, open_checked):
+    """I16: also while the actor that read it from the journal is on its way out."""
+    async with open_checked(Scripted([reply("Here.")])) as runtime:
+        session = await runtime.session("s", system="Be brief.")
+        await session.ask("hello")
+        await session.close()
+        for _ in range(5):
+            opened = await runtime.session("s", system="Be brief.")
+            assert opened.history[-1].text == "Here." and opened.statistics().phase == "closed"
+        with pytest.raises(CommandRejected, match="closed"):
+            await runtime.session("s", system="Be long.")
 
 
 async def test_a_turn_that_is_given_up_while_something_has_to_go_first_leaves_nothing_behind(

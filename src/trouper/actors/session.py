@@ -185,7 +185,7 @@ class SessionActor:
 
     async def _leave(self, reason: str) -> None:
         """Whatever runs is no longer wanted. What a crash would leave open is closed here."""
-        if not self._is_closed() and self.state.turn is not None:
+        if not self._is_closed() and (self.state.turn is not None or self.state.compacting is not None):
             with trio.CancelScope(shield=True):
                 await self._handle([(Interrupt(self.now(), reason), None)])
 
