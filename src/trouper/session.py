@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 import os
+import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
@@ -582,15 +583,29 @@ def _attached(item: Attachment, limit: int) -> Media:
             raise UsageError(
                 f"attachment {item.name or item.mime_type!r} has {size} bytes, more than Limits.attachment_bytes={limit}"
             )
+        if item.data:
+            try:
+                base64.b64decode(item.data, validate=True)
+            except ValueError as error:
+                # In the history, it would have every later request refused too.
+                what = f"attachment {item.name or item.mime_type!r} is not base64 ({error})"
+                raise UsageError(f"{what}; write base64.b64encode(data).decode(), or give the path of a file") from None
         return item
     if not isinstance(item, str | os.PathLike):
         raise UsageError(f"{item!r} cannot be attached; give the path of a file, or trouper.Media")
     path = Path(item)
     try:
-        size = path.stat().st_size
+        found = path.stat()
+        # Looked at first: to open a pipe waits for its other end, and everybody with it.
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"attachment {str(path)!r} is no file; copy what it holds into one, and attach that")
+        size = found.st_size
+        if size <= limit:
+            with path.open("rb") as file:
+                data = file.read(limit + 1)
+            size = max(size, len(data))  # Some files, as those of /proc, say less than they hold.
         if size > limit:
             raise UsageError(f"attachment {str(path)!r} has {size} bytes, more than Limits.attachment_bytes={limit}")
-        data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have.
         told = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"attachment {str(path)!r} cannot be read: {told}; check the path") from error
@@ -618,7 +633,7 @@ def _schema_of(output: type | Mapping[str, Json] | None) -> Mapping[str, Json] |
         return output
     from trouper.tools.schema import schema_of
 
-    return schema_of(output)
+    return schema_of(output, "output")
 
 
 def _shaped(text: str, shape: Any) -> Any:

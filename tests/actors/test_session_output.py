@@ -6,7 +6,7 @@ import attrs
 import pytest
 from session_watch import recorded
 
-from trouper import TurnFailed, tool
+from trouper import TurnFailed, UsageError, tool
 from trouper.core.events import OutputMismatched, TurnEnded
 from trouper.models import Scripted, call, reply
 
@@ -120,3 +120,18 @@ async def test_a_pause_of_the_provider_is_no_answer_yet(autojump_clock, open_che
     assert result.output == Weather("Ulm", 21.0)
     assert not recorded(journal, OutputMismatched)
     assert [message.role for message in model.requests[1].messages] == ["user", "assistant"]
+
+
+async def test_a_shape_that_has_no_schema_is_named_where_it_was_given(autojump_clock, open_checked):
+    """L1: misuse, told before anything begins."""
+
+    @attrs.frozen
+    class Odd:
+        when: complex
+
+    async with open_checked(Scripted([])) as runtime:
+        session = await runtime.session("s")
+        for output, told in ((Odd, r"^'output\.when' is annotated complex"), (5, "^'output' is annotated 5")):
+            with pytest.raises(UsageError, match=told):
+                await session.ask("hello", output=output)
+        assert session.state.turns == 0

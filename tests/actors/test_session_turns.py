@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from functools import partial
 
@@ -303,6 +304,12 @@ async def test_attachments_that_are_missing_or_too_large_are_misuse(autojump_clo
             await session.ask("look", attachments=[Media("image/png", "A" * 2000)])
         with pytest.raises(UsageError, match="null byte"):
             await session.ask("look", attachments=["no\0name"])
+        os.mkfifo(tmp_path / "pipe")
+        for endless in (tmp_path / "pipe", "/dev/zero", tmp_path):
+            with pytest.raises(UsageError, match="is no file"):
+                await session.ask("look", attachments=[endless])
+        with pytest.raises(UsageError, match="is not base64"):
+            await session.ask("look", attachments=[Media("image/png", "no base64 at all")])
         for nothing in (Media("image/png"), Media("image/png", 5), Media(None, "QQ==")):
             with pytest.raises(UsageError, match="mime_type"):
                 await session.ask("look", attachments=[nothing])

@@ -383,7 +383,8 @@ def test_class_with_an_unreadable_annotation_is_refused() -> None:
     async def takes(broken: Any) -> None: ...
 
     takes.__annotations__["broken"] = Broken
-    with pytest.raises(ToolDefinitionError, match="'Broken', used for 'broken', has an annotation that cannot be read"):
+    told = "'Broken', used for parameter 'broken' of tool 'takes', has an annotation that cannot be read"
+    with pytest.raises(ToolDefinitionError, match=told):
         tool(takes)
 
 

@@ -101,10 +101,10 @@ def object_schema(
     return schema
 
 
-def schema_of(annotation: object) -> dict[str, Json]:
-    """The schema of one annotation, complete in itself."""
+def schema_of(annotation: object, where: str = "value") -> dict[str, Json]:
+    """The schema of one annotation, complete in itself. `where`: what it is of, for whoever gave it."""
     writer = SchemaWriter(tool="")
-    schema = writer.write(annotation, "value")
+    schema = writer.write(annotation, where)
     if writer.defs:
         schema = {**schema, "$defs": writer.defs}
     return schema
@@ -238,7 +238,7 @@ class SchemaWriter:
             hints = get_type_hints(cls, include_extras=True)
         except NameError as error:
             raise ToolDefinitionError(
-                f"tool {self.tool!r}: {cls.__name__!r}, used for {where!r}, has an annotation that cannot be read ({error}); "
+                f"{cls.__name__!r}, used for {self._named(where)}, has an annotation that cannot be read ({error}); "
                 "define what it names at the top level of its module",
                 tool=self.tool,
                 parameter=where,
@@ -256,6 +256,9 @@ class SchemaWriter:
             properties[name] = schema
         return object_schema(properties, required)
 
+    def _named(self, where: str) -> str:
+        return f"parameter {where!r} of tool {self.tool!r}" if self.tool else repr(where)
+
     def _refuse(self, annotation: object, where: str, *, instead: str | None = None) -> NoReturn:
         if instead is None:
             origin = get_origin(annotation) or annotation
@@ -263,7 +266,7 @@ class SchemaWriter:
         if instead is None:
             instead = "an attrs class, a dataclass or a TypedDict for a record, or str, int, float, bool, list, dict, Literal, an Enum"
         raise ToolDefinitionError(
-            f"parameter {where!r} of tool {self.tool!r} is annotated {_shown(annotation)}, which has no JSON Schema; write {instead}",
+            f"{self._named(where)} is annotated {_shown(annotation)}, which has no JSON Schema; write {instead}",
             tool=self.tool,
             parameter=where,
             annotation=annotation,
