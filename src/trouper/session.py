@@ -26,10 +26,11 @@ from trouper.actors.session import Override, SessionActor, Step
 from trouper.block import Block
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
 from trouper.core.events import CompactionEnded, HistoryMasked, TurnEnded
-from trouper.core.ids import CallId
+from trouper.core.ids import CallId, TaskId
 from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
 from trouper.core.session import Phase, State
+from trouper.core.task_events import TaskCancelRequested
 from trouper.core.values import changed, frozen
 from trouper.journal import JournalFailed
 from trouper.models.protocol import Model, check_model, name_of, window_of
@@ -312,9 +313,17 @@ class Session(BackgroundSide):
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in stopped.cancelled:
                 await running.wait_done()
+            for event in stopped.events:
+                if type(event) is TaskCancelRequested:
+                    # Its end is a record of its own, and until then it takes the place of another run (B6).
+                    await self._wait_task_ended(event.task_id)
+
+    async def _wait_task_ended(self, id: TaskId) -> None:
+        while id in self._state.tasks.live and await self._actor.watches.wait_task(id):
+            pass
 
     async def cancel(self, id: str, reason: str = "") -> None:
-        """Cancel a call or a background task by its id. Returns when that is recorded and its work has really stopped, or the grace period is over."""
+        """Cancel a call or a background task by its id. Returns when its work has really stopped and its end is recorded, or the grace period is over."""
         call = CallId(checks.text(id, "the id of a call or task"))
         await self._stop(CancelCall(call, self._now(), checks.text(reason, "the reason")))
 

@@ -276,6 +276,19 @@ async def test_cancelling_reaches_the_tool_at_once_by_either_id(
         assert len(events_of(journal, "TaskCancelled")) == 1
 
 
+async def test_when_a_cancel_returns_the_run_has_ended_and_its_place_is_free(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B5, B6, I24: whoever cancels a run to begin another one is not refused."""
+    async with open_checked(spill_script(), tools=[Probe().slow()], limits=Limits(runs_per_session=1)) as runtime:
+        session = await runtime.session("a")
+        for _ in range(3):
+            task = await session.spawn("slow", {"seconds": 50.0})
+            await session.cancel(task.id)
+            assert session.task(task.id).state is TaskState.CANCELLED  # type: ignore[union-attr]
+        await until_quiet(session)
+
+
 async def test_cancelling_what_has_ended_changes_nothing_by_either_id(open_checked: Any, autojump_clock: Any) -> None:
     """B5: at any time, also after the end."""
     probe = Probe()
