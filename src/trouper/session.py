@@ -227,16 +227,20 @@ class Session(BackgroundSide):
         command = self._submit(text, attachments, schema)
         if model is not None:
             check_model(model)
-        for hook in self._actor.outfit.hooks:
-            verdict = await hook.ask_before_turn(self.id, text)
-            if verdict.denied is not None:
-                raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
+        await self._ask_hooks(text)
         # Whoever is cancelled already begins nothing: from here on nothing can be called back.
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._ground.door.is_crowded:
             await self._ground.door.give_way_to_turns()
         begun = await self._through_the_gate(command, feed, feeds, model)
         return Turn(self, feed, begun.state.turns, output)
+
+    async def _ask_hooks(self, text: str) -> None:
+        """Whatever way a user's words come in, the hooks that guard turns are asked first (T5)."""
+        for hook in self._actor.outfit.hooks:
+            verdict = await hook.ask_before_turn(self.id, text)
+            if verdict.denied is not None:
+                raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
 
     @ki_safe  # A Ctrl-C right behind the gate would take a place there for good.
     async def _through_the_gate(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:
@@ -302,7 +306,9 @@ class Session(BackgroundSide):
 
     async def send(self, text: str, *, attachments: Sequence[Attachment] = ()) -> None:
         """Queue input. Between turns it starts one; during a turn it steers (taken in before the next model call)."""
-        await self._ask(changed(self._submit(text, attachments, None), steer=True))
+        command = changed(self._submit(text, attachments, None), steer=True)
+        await self._ask_hooks(text)
+        await self._ask(command)
 
     async def interrupt(self, reason: str = "") -> None:
         """End the running turn, if any. Returns when it is recorded and its work has really stopped, or the grace period is over."""

@@ -6,9 +6,10 @@ import pytest
 import trio
 from session_watch import names, recorded, wait_idle
 
-from trouper import CommandRejected, Compaction, Limits, tool
+from trouper import CommandRejected, Compaction, Hooks, Limits, tool
 from trouper.core.events import InputReceived, InputsTaken, LoopWarned, StepStarted, TurnEnded, TurnStarted
 from trouper.models import AuthFailed, ContextOverflow, Scripted, call, fail, reply, stall
+from trouper.tools.hooks import BeforeTurn, Deny
 
 
 @tool(readonly=True)
@@ -193,3 +194,24 @@ async def test_new_words_from_the_user_start_the_loop_guard_anew(autojump_clock,
             await turn.wait_ended()
     assert not recorded(journal, LoopWarned)
     assert len(recorded(journal, StepStarted)) == 5
+
+
+async def test_hooks_that_guard_turns_see_what_is_sent_too(autojump_clock, open_checked, journal):
+    """T5, L10: whether it would start a turn or steer one."""
+
+    async def guard(before: BeforeTurn) -> Deny | None:
+        return Deny("mind your words") if "darn" in before.text else None
+
+    model = Scripted([reply("First ", stall(5), "answer."), reply("Second answer.")])
+    async with open_checked(model, hooks=[Hooks(before_turn=guard)]) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(CommandRejected, match="mind your words"):
+            await session.send("darn")
+        assert session.state.turns == 0
+        async with session.turn("one") as turn:
+            await trio.sleep(1)
+            with pytest.raises(CommandRejected, match="mind your words"):
+                await session.send("darn")
+            await session.send("and two")
+            await turn.wait_ended()
+    assert [received.text for received in recorded(journal, InputReceived)] == ["one", "and two"]

@@ -85,7 +85,7 @@ def check_invariants(
 ) -> list[Violation]:
     """Every violation found; an empty list is what you want.
 
-    `complete`: nothing may be left open at the end (faults are off and everybody has had time, I26). `rerun`: decide every recorded command again and compare
+    `limits`: those that the runtime had, if they were not the usual ones (I19). `complete`: nothing may be left open at the end (faults are off and everybody has had time, I26). `rerun`: decide every recorded command again and compare
     (I18). `secrets`: texts that may stand nowhere (I36).
     """
     checker = _Checker(limits or Limits(), rerun, tuple(secrets))

@@ -65,6 +65,8 @@ class SessionEnded:
 
 @frozen
 class BeforeTurn:
+    """A user's words are about to start a turn, or to steer the one that runs. Turns that a session starts by itself, for its notifications, are seen by `after_turn` alone."""
+
     session: str
     text: str
 
