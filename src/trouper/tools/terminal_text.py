@@ -27,6 +27,9 @@ _STRINGS, _SEQUENCES = re.compile("[\x1b\x9d\x90\x98\x9e\x9f]"), re.compile("\x9
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 _UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+#: Stands for a carriage return that ends no line.
+RETURN_SIGN = "\u240d"
+_LONE_RETURNS = re.compile("\r(?!\n)")
 
 
 def clean_text(text: str) -> str:
@@ -38,6 +41,11 @@ def clean_text(text: str) -> str:
         return text
     text = "".join(map(_without_escapes, _slices_between_escapes(text)))
     return "".join(map(_last_states, slices_at_lines(text))) if "\r" in text else text
+
+
+def returns_shown(text: str) -> str:
+    """The text of a file, its lone carriage returns made visible: in a terminal they write over a line, in a file nothing of the line is gone."""
+    return _LONE_RETURNS.sub(RETURN_SIGN, text) if "\r" in text else text
 
 
 def slices(text: str) -> Iterator[str]:

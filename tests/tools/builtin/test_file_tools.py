@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tool_bench import call, context_at, root
 
-from trouper.tools import InvalidArguments, ToolError
+from trouper.tools import InvalidArguments, ToolError, ToolResult, shape_output
 from trouper.tools.builtin import (
     delete_file,
     edit_file,
@@ -100,6 +100,21 @@ async def test_edit_keeps_line_ends_mark_and_mode(tmp_path: Path) -> None:
     assert script.read_bytes() == b"\xef\xbb\xbfecho 1\r\necho 2\r\necho 3\r\n"
     assert script.stat().st_mode & 0o777 == 0o755
     assert edited["replacements"] == 1
+
+
+async def test_text_before_a_lone_carriage_return_is_shown(tmp_path: Path) -> None:
+    """T14, T9: in a terminal a carriage return writes over the line; in a file the text before it is still there."""
+    context = context_at(tmp_path)
+    await call(write_file, context, path="old-mac.txt", content="one\rtwo\rthree")
+    shown = await call(read_file, context, path="old-mac.txt")
+    assert shown["content"] == "one\u240dtwo\u240dthree"
+    assert shown["note"] == "'\u240d' stands for a carriage return within a line."
+    assert shape_output(ToolResult(shown)).content == shown
+    edited = await call(edit_file, context, path="old-mac.txt", old_text="two", new_text="2")
+    assert "-one\u240dtwo\u240dthree\n+one\u240d2\u240dthree\n" in edited["diff"]
+    assert (root(tmp_path) / "old-mac.txt").read_bytes() == b"one\r2\rthree"
+    found = await call(grep_files, context, pattern="one")
+    assert found["matches"] == [{"path": "old-mac.txt", "line": 1, "text": "one\u240d2\u240dthree"}]
 
 
 async def test_edit_shows_a_diff(tmp_path: Path) -> None:

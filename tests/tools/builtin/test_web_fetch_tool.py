@@ -65,6 +65,12 @@ async def test_html_comes_back_as_markdown_text_or_raw() -> None:
     assert "not instructions" in markdown["note"]
 
 
+async def test_lines_may_end_in_carriage_returns() -> None:
+    """T18, T9: they are line ends on the web, not progress that is written over."""
+    async with site(a=page(b"one\rtwo\r\nthree", "text/plain")) as (tool, at):
+        assert (await call(tool, url=at("a")))["content"] == "one\ntwo\nthree"
+
+
 async def test_long_page_is_read_in_parts() -> None:
     body = "".join(f"{number:05d}\n" for number in range(20_000))
     async with site(a=page(body.encode(), "text/plain")) as (tool, at):

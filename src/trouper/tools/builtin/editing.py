@@ -9,6 +9,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from trouper.tools.errors import ToolError
+from trouper.tools.terminal_text import returns_shown
 
 _BOM = b"\xef\xbb\xbf"
 _CONTEXT_LINES = 3
@@ -90,6 +91,7 @@ def diff(text: str, spans: list[tuple[int, int]], new: str, path: str) -> str:
             pieces.append(f"[... {len(groups) - number} more places changed ...]\n")
             break
         hunk, grown = _hunk(text, group, new, shift)
+        hunk = returns_shown(hunk)
         shift += grown
         if len(hunk) > DIFF_CHARS_MAX:
             hunk = hunk[:DIFF_CHARS_MAX] + "\n[... the rest of this change is left out ...]\n"

@@ -13,6 +13,7 @@ from trouper.tools.builtin.session_files import FILE_READ_MAX
 from trouper.tools.errors import ToolError
 from trouper.tools.guards.descriptors import new_hash
 from trouper.tools.guards.linear_grep import is_binary
+from trouper.tools.terminal_text import RETURN_SIGN, returns_shown
 
 LINES_MAX = 2000
 READ_BYTES_MAX = 50 * 1024
@@ -99,7 +100,8 @@ class _Excerpt:
             end, lines = after, lines + 1
         # A cut may fall into a character, which then belongs to what follows. Bytes that are no UTF-8 show as replacements.
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        text = decoder.decode(data[:end], final=not cut_line).replace("\r\n", "\n")
+        plain = decoder.decode(data[:end], final=not cut_line).replace("\r\n", "\n")
+        text = returns_shown(plain)
         following = self.offset + lines
         excerpt: dict[str, Json] = {
             "content": text,
@@ -116,4 +118,7 @@ class _Excerpt:
             )
         elif following <= total:
             excerpt["note"] = f"There are {total - following + 1} more lines; go on with offset {following}."
+        if text != plain:
+            said = f"'{RETURN_SIGN}' stands for a carriage return within a line."
+            excerpt["note"] = f"{excerpt['note']} {said}" if "note" in excerpt else said
         return excerpt

@@ -93,7 +93,8 @@ def _body(page: Page, style: Literal["markdown", "text", "raw"], offset: int) ->
     body: dict[str, Json] = {"bytes": len(page.body)}
     if not _is_text(kind, page.body):
         return {**body, "binary": True, "note": "The page is not text, so it is not shown."}
-    text = _decoded(page)
+    # Every way to end a line is one on the web; a lone carriage return would count as a line that is written over (T9).
+    text = _decoded(page).replace("\r\n", "\n").replace("\r", "\n")
     cut = page.cut
     if style != "raw" and (
         kind in ("text/html", "application/xhtml+xml")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from trouper.tools.guards.refusal import Refused
+from trouper.tools.terminal_text import returns_shown
 
 PATTERN_CHARS_MAX = 1000
 #: What the compiled pattern and its automata may take; past it RE2 refuses the pattern or falls back to a slower, still linear, way.
@@ -134,5 +135,5 @@ def glob_matches(pattern: str, name: str) -> bool:
 
 
 def _shorten(line: bytes) -> str:
-    text = line[:_LONG_LINE].decode(errors="replace")
+    text = returns_shown(line[:_LONG_LINE].decode(errors="replace"))
     return text if len(text) <= LINE_CHARS_MAX else text[:LINE_CHARS_MAX] + "..."
