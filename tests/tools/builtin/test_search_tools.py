@@ -38,6 +38,8 @@ async def test_search_is_narrowed_by_path_glob_and_literal(context: ToolContext)
     assert len((await call(grep_files, context, pattern="hello", path="sub"))["matches"]) == 3
     assert len((await call(grep_files, context, pattern="hello", glob="*.py"))["matches"]) == 1
     assert len((await call(grep_files, context, pattern="hello", glob="sub/*.py"))["matches"]) == 1
+    assert len((await call(grep_files, context, pattern="import", glob="**/*.py"))["matches"]) == 1
+    assert len((await call(grep_files, context, pattern="hello", glob="sub/**/*.py"))["matches"]) == 1
     assert len((await call(grep_files, context, pattern="a.b", literal=True))["matches"]) == 1
     assert len((await call(grep_files, context, pattern="^hello.*b$", path="sub/c.txt"))["matches"]) == 2
 

@@ -42,7 +42,7 @@ RESULT_CHARS_MAX = 48 * 1024
 Glob: TypeAlias = Annotated[
     str,
     Param(
-        "Which files: '*' is any run of characters, '?' any one. With a '/', it is matched with the whole path, else with the name",
+        "Which files: '*' is any run of characters, '?' any one. With a '/', it is matched with the whole path ('**/' may be no directory), else with the name",
         min_length=1,
         max_length=NAME_BYTES_MAX,
     ),
@@ -176,4 +176,7 @@ def _walk(files: RootedFiles, path: str) -> Iterator[Entry]:
 
 
 def _chosen(entry: Entry, glob: str) -> bool:
-    return glob_matches(glob, entry.path if "/" in glob else entry.name)
+    if "/" not in glob:
+        return glob_matches(glob, entry.name)
+    # As everywhere else, `**/` is any number of directories, or none.
+    return glob_matches(glob, entry.path) or ("**/" in glob and glob_matches(glob.replace("**/", ""), entry.path))
