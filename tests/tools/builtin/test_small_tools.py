@@ -60,6 +60,9 @@ async def test_unknown_zone_is_an_error_for_the_model(zone: str, tmp_path: Path)
         (divide, 1, 4, 0.25),
         (divide, -7, 2, -3.5),
         (divide, 2**63 - 1, 1, 2**63 - 1),
+        (add, -(2**63), 1, -(2**63) + 1),
+        (add, 2**63 - 1, 2, 2**63 + 1),
+        (subtract, -(2**63), 1, float(-(2**63) - 1)),
     ],
 )
 async def test_arithmetic(tool: Any, a: float, b: float, expected: float) -> None:

@@ -10,9 +10,7 @@ from trouper.core.messages import Json
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Hints, Tool
 from trouper.tools.errors import ToolError
-
-#: What every JSON reader keeps: 64 bits.
-WHOLE_MAX = 2**63 - 1
+from trouper.tools.results import fits_64_bits
 
 Number = int | float
 
@@ -83,7 +81,7 @@ def _arithmetic(name: str, function: Callable[[Number, Number], Number], first: 
 
 def _finite(value: Any, name: str) -> Number:
     # Whole numbers of any length are JSON too; past 64 bits they would not come back as they went.
-    if isinstance(value, int) and abs(value) > WHOLE_MAX:
+    if isinstance(value, int) and not fits_64_bits(value):
         raise ToolError(f"{name!r} is beyond 64 bits; write it with an exponent, as in 1e20")
     if not math.isfinite(value):
         raise ToolError(f"{name!r} is not a finite number; give one")
@@ -91,7 +89,7 @@ def _finite(value: Any, name: str) -> Number:
 
 
 def _bounded(result: Number, name: str) -> Number:
-    if isinstance(result, int) and abs(result) > WHOLE_MAX:
+    if isinstance(result, int) and not fits_64_bits(result):
         result = float(result)
     if not math.isfinite(result):
         raise ToolError(f"the result of {name!r} is too large for a double; use smaller numbers")
