@@ -28,6 +28,7 @@ from trouper.tools import (
     Question,
     Reply,
     Services,
+    Sink,
     Tool,
     ToolContext,
     ToolError,
@@ -304,6 +305,130 @@ async def test_bound_method_and_partial_and_callable_object_make_tools() -> None
     assert (
         await tool(name="tea")(functools.partial(shop.left, item="tea")).run({}, ToolContext())
     ).content == "3 of tea"
+
+
+async def test_decorator_that_hides_an_async_function_makes_a_tool() -> None:
+    """T1: a plain wrapper that hands on the coroutine, and a static method."""
+    said: list[str] = []
+
+    class Heard(Sink):
+        def status(self, text: str) -> None:
+            said.append(text)
+
+    def logged(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(**arguments: Any) -> Any:
+            return function(**arguments)
+
+        return wrapper
+
+    @tool
+    @logged
+    async def double(number: int, context: ToolContext) -> int:
+        await trio.lowlevel.checkpoint()
+        context.status("doubling")
+        return 2 * number
+
+    class Shop:
+        @tool
+        @staticmethod
+        async def left(item: str) -> str:
+            return item
+
+    assert (await double.run({"number": 4}, ToolContext(sink=Heard()))).content == 8
+    assert said == ["doubling"]
+    assert (await Shop.left.run({"item": "tea"}, ToolContext())).content == "tea"
+
+
+def test_partial_is_described_as_its_function() -> None:
+    """T1: not with the docstring of partials."""
+
+    async def left(item: str, shop: str) -> None:
+        """How many are left.
+
+        Args:
+            item: As on the label.
+        """
+
+    made = tool(name="left")(functools.partial(left, shop="x"))
+    assert made.description == "How many are left."
+    assert made.parameters["properties"]["item"]["description"] == "As on the label."
+
+
+def test_function_without_a_signature_is_refused() -> None:
+    """T1."""
+    with pytest.raises(ToolDefinitionError, match="the parameters of tool 'int' cannot be read"):
+        tool(int)
+
+
+async def test_union_takes_the_first_member_that_can_be_built() -> None:
+    """T1: text that is no date may still be text; and each union in its own order, though Python takes them for equal."""
+
+    @attrs.define
+    class Note:
+        when: str | date
+
+    @tool
+    async def early(when: date | str) -> str:
+        return repr(when)
+
+    @tool
+    async def late(when: str | date) -> str:
+        return repr(when)
+
+    @tool
+    async def noted(note: Note) -> str:
+        return repr(note.when)
+
+    @tool
+    async def counted(when: date | int) -> str:
+        return repr(when)
+
+    today = {"when": "2026-02-03"}
+    assert (await early.run(today, ToolContext())).content == "datetime.date(2026, 2, 3)"
+    assert (await early.run({"when": "soon"}, ToolContext())).content == "'soon'"
+    assert (await late.run(today, ToolContext())).content == "'2026-02-03'"
+    assert (await noted.run({"note": today}, ToolContext())).content == "'2026-02-03'"
+    with pytest.raises(InvalidArguments, match="day is out of range"):
+        counted.prepare({"when": "2026-02-31"})
+
+
+async def test_literal_may_be_some_members_of_an_enum() -> None:
+    """T1."""
+
+    class Size(Enum):
+        SMALL = "s"
+        LARGE = "l"
+        HUGE = "h"
+
+    async def order(size: Literal[Size.SMALL, Size.LARGE] = Size.SMALL) -> str:
+        return repr(size)
+
+    order.__annotations__["size"] = Literal[Size.SMALL, Size.LARGE]
+    made = tool(order)
+    assert made.parameters["properties"]["size"] == {"type": "string", "enum": ["s", "l"], "default": "s"}
+    assert (await made.run({"size": "l"}, ToolContext())).content == "<Size.LARGE: 'l'>"
+    with pytest.raises(InvalidArguments, match='expected one of "s", "l"'):
+        made.prepare({"size": "h"})
+
+
+async def test_marker_beside_a_type_may_be_anything() -> None:
+    """T1: `Annotated` takes what cannot be hashed, too."""
+
+    @tool
+    async def total(numbers: Annotated[list[int], {"min": 1}]) -> int:
+        return sum(numbers)
+
+    assert (await total.run({"numbers": [1, 2]}, ToolContext())).content == 3
+
+
+def test_default_without_end_is_not_in_the_schema() -> None:
+    """T1: JSON has no infinity, and a provider would refuse the whole request."""
+
+    @tool
+    async def wait(seconds: float = float("inf"), least: float = float("-inf")) -> None: ...
+
+    assert wait.parameters["properties"] == {"seconds": {"type": "number"}, "least": {"type": "number"}}
 
 
 def test_tool_of_a_tool_and_unknown_policy_and_negative_time_are_refused() -> None:

@@ -91,7 +91,7 @@ def _told(error: Any, parameters: Sequence[str]) -> list[tuple[str, str]]:
                 hint = (
                     f"; did you mean {near[0]!r}?"
                     if near
-                    else f"; the parameters are {clipped(', '.join(parameters), _EXPECTED_MAX)}"
+                    else f"; the parameters are {clipped(', '.join(parameters) or 'none', _EXPECTED_MAX)}"
                     if not path
                     else ""
                 )

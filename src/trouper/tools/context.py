@@ -293,7 +293,8 @@ class ThreadLine:
 def _carried(function: Callable[..., _S], *values: object) -> _S:
     import trio
 
-    return trio.from_thread.run_sync(function, *values)
+    # A decorator around an async function is called in a thread; what it gives back is awaited in the loop.
+    return function(*values) if trio.lowlevel.in_trio_run() else trio.from_thread.run_sync(function, *values)
 
 
 class Offered(Protocol):

@@ -14,7 +14,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, overload
 
 import trio
@@ -103,7 +103,7 @@ def tool(
         called = name or str(getattr(function, "__name__", ""))
         shape = read_signature(function, called, frame.f_locals)
         options: dict[str, Any] = {"display_name": display_name} if display_name is not None else {}
-        doc = inspect.getdoc(function) if not isinstance(function, type) else None
+        doc = _doc(function) if not isinstance(function, type) else None
         invoke = _invoke(function, shape)
         return Tool(
             name=called,
@@ -178,13 +178,13 @@ def _located(name: str, value: Json, error: Exception) -> list[tuple[str, str]]:
 def read_signature(function: Callable[..., Any], name: str, names: Mapping[str, Any]) -> Shape:
     """Schema and binding of a function's parameters. `names`: what is in scope where it was defined."""
     hints = _hints(function, name, names)
-    texts = parameter_texts(inspect.getdoc(function))
+    texts = parameter_texts(_doc(function))
     writer = SchemaWriter(name)
     properties: dict[str, Json] = {}
     required: list[str] = []
     structures: dict[str, Structure] = {}
     context: str | None = None
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _parameters(function, name):
         _check_kind(parameter, name)
         annotation = hints.get(parameter.name, parameter.empty)
         if annotation is parameter.empty:
@@ -235,10 +235,30 @@ def _hints(function: Callable[..., Any], name: str, names: Mapping[str, Any]) ->
 
 
 def _underlying(function: Callable[..., Any]) -> Any:
-    """The function that a partial or a callable object will run: the one with the annotations."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    """The function that a partial, a static method or a callable object will run: the one with the annotations."""
+    function = _unwrapped(function)
     return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, (functools.partial, staticmethod)):
+        function = function.func if isinstance(function, functools.partial) else function.__func__
+    return function
+
+
+def _doc(function: Callable[..., Any]) -> str | None:
+    """A partial's own docstring tells what partials are."""
+    return inspect.getdoc(_unwrapped(function))
+
+
+def _parameters(function: Callable[..., Any], name: str) -> Iterable[inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ToolDefinitionError(
+            f"the parameters of tool {name!r} cannot be read ({error}); wrap it in a function of your own, with annotations",
+            tool=name,
+        ) from error
 
 
 def _check_kind(parameter: inspect.Parameter, name: str) -> None:
@@ -290,8 +310,11 @@ def _invoke(function: Callable[..., Any], shape: Shape) -> Invoke:
             bound[takes_context] = context.in_thread()
         # Abandoned on cancel: a thread cannot be stopped, and an interrupt or a time-out must not wait for it. The thread ends on its own
         # time, holding its place in the limiter till then; the call is recorded as cancelled, and nobody reads what it returns.
-        returned = await trio.to_thread.run_sync(lambda: function(**bound), abandon_on_cancel=True, limiter=_threads())
-        # A lambda or a partial around an async function looks plain until it is called.
+        # In a tuple, since trio takes a coroutine that comes out of a thread for a mistake: a lambda or a decorator around an async function
+        # looks plain until it is called.
+        (returned,) = await trio.to_thread.run_sync(
+            lambda: (function(**bound),), abandon_on_cancel=True, limiter=_threads()
+        )
         return await returned if inspect.isawaitable(returned) else returned
 
     return invoke_in_thread

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc as abc
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -193,6 +194,7 @@ class SchemaWriter:
         return schema
 
     def _literal(self, values: tuple[object, ...], where: str) -> dict[str, Json]:
+        values = tuple(value.value if isinstance(value, Enum) else value for value in values)
         for value in values:
             if not (value is None or type(value) in (str, int, float, bool)):
                 self._refuse(value, where, instead="text, numbers, booleans or None as the values to choose from")
@@ -315,7 +317,7 @@ def _limit(schema: dict[str, Json], marker: object) -> None:
 
 def with_default(schema: dict[str, Json], default: object) -> dict[str, Json]:
     """`schema` with its default, if that is plain JSON; other defaults are the function's own business."""
-    if default is None or type(default) in (str, int, bool) or (type(default) is float and default == default):
+    if default is None or type(default) in (str, int, bool) or (type(default) is float and math.isfinite(default)):
         return {**schema, "default": default}
     if isinstance(default, Enum) and type(default.value) in (str, int):
         return {**schema, "default": default.value}

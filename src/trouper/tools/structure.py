@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -28,13 +28,16 @@ from trouper.tools.schema import schema_of
 if TYPE_CHECKING:
     from cattrs import Converter
 
+    from trouper.tools.validation import Compiled
+
 #: JSON value -> value of the annotated type
 Structure = Callable[[Json], Any]
 
 
 def structure_of(annotation: object) -> Structure | None:
     """How to build a value of this annotation from JSON that fits its schema; `None` if the JSON value already is one."""
-    if get_origin(annotation) in (typing.Required, typing.NotRequired):
+    # What stands beside the type says nothing about building it, and may not even be hashable.
+    while get_origin(annotation) in (typing.Required, typing.NotRequired, Annotated):
         annotation = get_args(annotation)[0]
     if is_plain(annotation):
         return None if is_immutable(annotation) else fresh
@@ -180,25 +183,34 @@ def _list_hook(cls: Any, made: Converter) -> Callable[[Json, object], Any]:
 
 
 def _union_hook(union: Any) -> Callable[[Json, object], Any]:
-    """A value belongs to the first member whose schema it fits."""
+    """A value belongs to the first member whose schema it fits, and that can be built from it: text that is no date may still be text."""
     from trouper.tools.repair import SchemaRepair
     from trouper.tools.validation import compiled
 
-    schemas = [schema_of(member) for member in get_args(union)]
-    members = [
-        (compiled(schema), SchemaRepair(schema), structure_of(member))
-        for schema, member in zip(schemas, get_args(union), strict=True)
-    ]
+    @cache
+    def members(union: tuple[object, ...]) -> list[tuple[Compiled, SchemaRepair, Structure | None]]:
+        schemas = [schema_of(member) for member in union]
+        return [
+            (compiled(schema), SchemaRepair(schema), structure_of(member))
+            for schema, member in zip(schemas, union, strict=True)
+        ]
 
-    def structure(value: Json, _: object) -> Any:
-        for fits, _, build in members:
-            if fits.is_valid(value):
+    def structure(value: Json, asked: object) -> Any:
+        # Unions are equal whatever their order, so cattrs may bring here one that is written the other way round.
+        candidates = members(get_args(asked) or get_args(union))
+        fitting = [build for fits, _, build in candidates if fits.is_valid(value)]
+        if not fitting:
+            # With integers in place of their digits it fits, or it would not be here.
+            fitting = [build for fits, repair, build in candidates if fits.is_valid(repair.mend(value)[0])]
+        failed: Exception | None = None
+        for build in fitting:
+            try:
                 return fresh(value) if build is None else build(value)
-        # With integers in place of their digits it fits, or it would not be here.
-        for fits, repair, build in members:
-            if fits.is_valid(repair.mend(value)[0]):
-                return fresh(value) if build is None else build(value)
-        raise ValueError("fits none of the kinds that are allowed here")
+            except ToolDefinitionError:
+                raise
+            except Exception as error:
+                failed = failed or error
+        raise failed or ValueError("fits none of the kinds that are allowed here")
 
     return structure
 
