@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminal_driver import run
+from terminal_driver import COMMAND, PATIENCE_S, run
 
 from trouper.cli import COMMANDS
 from trouper.journal import open_log
@@ -202,6 +202,19 @@ def test_run_reads_the_prompt_from_stdin_and_waits_for_background_work(tmp_path:
     done = run("run", "-", "--wait", "--tools", str(tools), "--root", str(tmp_path / "new"), input="run dig\n")
     assert done.returncode == 0, done.stderr
     assert "News: Task succeeded" in done.stdout and "a hole" in done.stdout
+
+
+def test_run_reads_no_more_of_an_endless_stdin_than_a_prompt_may_have(tmp_path: Path) -> None:
+    with open("/dev/zero", "rb") as endless:
+        done = subprocess.run(
+            [*COMMAND, "run", "-", "--root", str(tmp_path / "new")],
+            stdin=endless,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+    assert done.returncode == 2 and "more than 67108864 bytes; save it, and use --attach FILE" in done.stderr
+    one_line(done.stderr)
 
 
 def test_chat_without_a_terminal_takes_lines_and_ends_with_them(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from trouper.core.live import CaughtUp, LiveEvent, TextDelta
 from trouper.core.session import Phase, State, evolve
 from trouper.session import Session, TurnResult
 
+#: Read of a prompt at most: stdin may be a pipe that never ends.
+STDIN_BYTES_MAX = 64 * 1024 * 1024
 _SHORT = frozenset({"budget", "max_steps", "max_tokens"})
 
 
@@ -43,10 +45,17 @@ def main(arguments: Sequence[str]) -> int:
     add_root(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    prompt = sys.stdin.buffer.read().decode("utf-8", "replace") if options.prompt == "-" else options.prompt
+    prompt = _prompt_on_stdin() if options.prompt == "-" else options.prompt
     if not prompt.strip():
         raise UsageError("the prompt is empty; say something")
     return trio.run(_run, options, prompt)
+
+
+def _prompt_on_stdin() -> str:
+    data = sys.stdin.buffer.read(STDIN_BYTES_MAX + 1)
+    if len(data) > STDIN_BYTES_MAX:
+        raise UsageError(f"the prompt on stdin has more than {STDIN_BYTES_MAX} bytes; save it, and use --attach FILE")
+    return data.decode("utf-8", "replace")
 
 
 async def _run(options: argparse.Namespace, prompt: str) -> int:
