@@ -6,7 +6,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from cancelled_streams import ASK, TURN, cancel_at_random_moments, counts_descriptors, leaving_nothing
+from cancelled_streams import (
+    ASK,
+    TURN,
+    cancel_at_random_moments,
+    counts_descriptors,
+    leaving_no_descriptor,
+    leaving_nothing,
+    see_them_end,
+)
 
 from trouper.models.anthropic import Anthropic
 from trouper.models.chunks import TextChunk, UsageChunk
@@ -31,8 +39,11 @@ def client(form: str, server: TestServer) -> Any:
 @pytest.mark.parametrize("form", FORMATS)
 async def test_two_hundred_streams_cancelled_at_random_moments(form: str) -> None:
     """M2: no connection, descriptor or task is left, and the server sees every one end."""
-    async with leaving_nothing(), serve(form) as server, client(form, server) as model:
-        stages = await cancel_at_random_moments(model, server, STREAMS)
+    with leaving_nothing():
+        async with serve(form) as server, client(form, server) as model:
+            with leaving_no_descriptor():
+                stages = await cancel_at_random_moments(model, STREAMS)
+                await see_them_end(server)
     assert len(stages) >= 2, stages
 
 
