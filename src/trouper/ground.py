@@ -46,6 +46,8 @@ logger = logging.getLogger("trouper.runtime")
 #: Threads that write the files of runs that end. They are small, and each of these threads takes the interpreter from the event loop many times for one of
 #: them: with as many as there are runs, a cancel would wait for all of them.
 RUN_THREADS_MAX = 2
+#: How long a call waits until all of a long output is kept. It is a copy; the call has ended.
+KEEP_S = 60.0
 #: So many turns begin at a time. If all that are asked for at one instant did, their calls would begin together too, and with them their budgets run out; like this the first
 #: are well under way when the last begin, which is no later for that. With fewer, a sync would cover too little.
 TURNS_AT_ONCE = 8
@@ -154,16 +156,21 @@ class RuntimeGround:
         return await in_thread(work)
 
     async def in_run_thread(self, work: Callable[[], Any]) -> Any:
-        """What blocks at the end of a run, out of the way."""
-        return await in_thread(work, limiter=self._run_threads)
+        """What blocks at the end of a run, out of the way. Whoever gives it up leaves its thread behind: a disk that never answers must not keep a run from ending."""
+        return await in_thread(work, limiter=self._run_threads, abandon_on_cancel=True)
 
     async def keep_output(self, session: str, path: str, text: str) -> str | None:
         files = self.files_of(session)
         if files is None:
             return "the session has no files"
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
-            # Not abandoned on cancel: it is whole, or not there.
-            await self.in_thread(lambda: files.write_pieces(path, self.redact.pieces(text)))
+            # Shielded, and so not given up on a cancel, but when its time is over: it is whole, or not there.
+            with trio.CancelScope(deadline=trio.current_time() + KEEP_S, shield=True) as scope:
+                await in_thread(lambda: files.write_pieces(path, self.redact.pieces(text)), abandon_on_cancel=True)
+            if scope.cancelled_caught:
+                logger.warning("session %s: an output was not kept: the disk does not answer", session)
+                return "it could not be written in time"
         except ToolError as error:
             logger.warning("session %s: an output was not kept: %s", session, error)
             return str(error)

@@ -46,13 +46,14 @@ from trouper.core.task_events import (
 )
 from trouper.core.task_record import End, NewTask, Task
 from trouper.redaction import Redactor
+from trouper.threads import check_cancelled
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.guards.rooted import RootedFiles
 
 logger = logging.getLogger("trouper.runs")
 
-#: How long an end waits for its files when many are to be written. The grace is for tools that take their time to stop, and may be nothing.
+#: How long an end waits for its files when many are to be written, or the disk does not answer. The grace is for tools that take their time to stop, and may be nothing.
 _SAVE_S = 5.0
 _NOT_IN_TIME = "Cancelled; it did not stop in time."
 
@@ -90,7 +91,7 @@ class RunGround(Protocol):
         """Where the session's files are; `None` if it has none."""
 
     async def in_run_thread(self, work: Callable[[], Any]) -> Any:
-        """What blocks at the end of a run, out of the way; no more of it at once than the event loop bears."""
+        """What blocks at the end of a run, out of the way; no more of it at once than the event loop bears. Given up on a cancel, though it may go on."""
 
     def input_answered(self, session: str, task_id: TaskId, answer: Json) -> None:
         """Somebody has answered what a task had asked for."""
@@ -292,7 +293,8 @@ class Runs:
     async def save_abandoned(self, but: Container[TaskId]) -> tuple[TaskId, ...]:
         """Write the files of the runs that end because their session is closed, with what they have written so far. Before they end, as in `save_lost`.
 
-        `but`: what ends before the session does.
+        `but`: what ends before the session does. A session that is told to close does, whatever state it is in: so what is claimed here ends with it, and
+        nobody in `_wait_ended` waits in vain.
         """
         saved: list[TaskId] = []
 
@@ -345,6 +347,7 @@ class Runs:
             )
             if log is not None:
                 files.write(task_text.log_path(about), redact.text(log).encode("utf-8", "replace"))
+                check_cancelled()  # Whoever comes too late says nothing of an end that may have been another.
             files.write(task_text.result_path(about), document)
 
         with trio.move_on_after(_SAVE_S) as scope:
@@ -355,7 +358,9 @@ class Runs:
             except Exception as error:  # A full disk or a quota must not keep a run from ending.
                 logger.warning("the artifacts of task %s were not written: %s", about.id, error)
         if scope.cancelled_caught:
-            logger.warning("the artifacts of task %s were not written: there were too many others to write", about.id)
+            logger.warning(
+                "the artifacts of task %s were not written in time: too many others, or a slow disk", about.id
+            )
         return False
 
     async def save_lost(self, recover: Recover) -> tuple[TaskId, ...]:
