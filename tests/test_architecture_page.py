@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import trouper
 from trouper.docs import stale
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +21,15 @@ def test_the_picture_of_the_tree_is_complete() -> None:
     drawn = {name.rstrip("/") for name in re.findall(r"^  ([\w./]+)", picture, re.MULTILINE)}
     there = {path.name for path in (ROOT / "src" / "trouper").iterdir() if path.name != "__pycache__"}
     assert drawn == there
+
+
+def test_the_map_in_the_package_is_that_of_the_page() -> None:
+    page = (DESIGN / "ARCHITECTURE.md").read_text()
+    picture = page[page.index("src/trouper/\n") : page.index("```", page.index("src/trouper/\n"))]
+    assert trouper.__doc__ is not None
+    mapped = re.findall(r"^    ([\w./]+)  ", trouper.__doc__, re.MULTILINE)
+    drawn = re.findall(r"^  ([\w./]+)", picture, re.MULTILINE)
+    assert mapped == [name for name in drawn if name not in ("__init__.py", "py.typed")]
 
 
 def test_every_invariant_is_listed_with_tests_that_cite_it() -> None:

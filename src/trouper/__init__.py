@@ -12,18 +12,24 @@ The map of the package; imports point up this list only:
     core/          pure: messages, events, commands, decide / evolve / outstanding
     reading.py     JSON -> values of the core
     writing.py     values of the core -> JSON
+    codec.py       records <-> bytes
+    redaction.py   secrets out, before anything is written
     threads.py     blocking work, out of the event loop's way
     home.py        the loop that a runtime belongs to
     foreign.py     what tools, clients and hooks raise ends their own call
     checks.py      what hosts and tools hand in, looked at where they do
-    codec.py       records <-> bytes
     journal/       the log: bytes only
     actors/        trio: the kernel (mailbox, supervisor...), the journal writer, sessions and their children
     models/        the Model protocol and its clients
     tools/         the tool contract, guards, built-in tools
+    stores/        profiles, secrets, key-value store, the memory's files and index
     roster.py      what the journal knows of every session
+    services/      what a session offers its tools and its host
+    subscription.py  following something from any point on
     block.py       `async with` blocks that say how they are meant
     past.py        what a live runtime reads back
+    attached.py    files and media that go along with a prompt
+    turn.py        a turn as users hold it
     session.py     a session as users hold it
     spending.py    the budget of all sessions together
     snapshots.py   when a snapshot is written, and of what
@@ -36,6 +42,7 @@ The map of the package; imports point up this list only:
     testing/       simulator, crash disk, invariants: for you too
     cli/           the command line
     __main__.py    the same, as `python -m trouper`
+    docs.py        writes the pages of design/ that are made from the code
 """
 
 from __future__ import annotations
@@ -55,7 +62,7 @@ if TYPE_CHECKING:
     from trouper.models.scripted import Scripted
     from trouper.models.simulated import Simulated
     from trouper.runtime import open_runtime
-    from trouper.session import Session, Turn, TurnFailed, TurnResult
+    from trouper.session import Session
     from trouper.tools.context import ToolContext
     from trouper.tools.define import tool
     from trouper.tools.errors import ConnectionRequired, ToolError
@@ -63,6 +70,7 @@ if TYPE_CHECKING:
     from trouper.tools.policy import Rule
     from trouper.tools.registry import Toolset
     from trouper.tools.results import ToolResult
+    from trouper.turn import Turn, TurnFailed, TurnResult
 
 __version__ = "0.1.0"
 
@@ -95,9 +103,9 @@ _HOMES = {
     "ToolResult": "trouper.tools.results",
     "Toolset": "trouper.tools.registry",
     "TrouperError": "trouper._errors",
-    "Turn": "trouper.session",
-    "TurnFailed": "trouper.session",
-    "TurnResult": "trouper.session",
+    "Turn": "trouper.turn",
+    "TurnFailed": "trouper.turn",
+    "TurnResult": "trouper.turn",
     "Usage": "trouper.core.messages",
     "UsageError": "trouper._errors",
     "WorldError": "trouper._errors",

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import base64
-import mimetypes
-import os
-import stat
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from trouper import checks, codec, past
-from trouper._errors import CommandRejected, TrouperError, UsageError, WorldError
-from trouper.actors import structured
+from trouper._errors import CommandRejected, TrouperError, UsageError
 from trouper.actors.audience import SessionEvent
 from trouper.actors.errors import ActorGone, AskLost
 from trouper.actors.feed import Feed, Lagged
 from trouper.actors.reference import Ref
 from trouper.actors.request import ki_safe
 from trouper.actors.session import Override, SessionActor, Step
+from trouper.attached import Attachment, all_attached
 from trouper.block import Block
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
 from trouper.core.events import CompactionEnded, HistoryMasked, TurnEnded
 from trouper.core.ids import CallId, TaskId
 from trouper.core.live import CaughtUp
-from trouper.core.messages import NO_USAGE, Fault, Json, Media, Message, Outcome, Usage
+from trouper.core.messages import Json, Message, Outcome, Usage
 from trouper.core.session import Phase, State
 from trouper.core.task_events import TaskCancelRequested
 from trouper.core.values import changed, frozen
@@ -36,43 +31,11 @@ from trouper.journal import JournalFailed
 from trouper.models.protocol import Model, check_model, name_of, window_of
 from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
+from trouper.turn import Turn, TurnResult, schema_of_output
 
 if TYPE_CHECKING:
     from trouper.ground import RuntimeGround
     from trouper.services.desk import Desk
-
-T = TypeVar("T")
-#: Turns that end so have no output of the wanted shape: they were cut short, or refused.
-_WITHOUT_OUTPUT = frozenset({"interrupt", "max_steps", "max_tokens", "budget", "refusal", "error"})
-Attachment = Media | str | Path
-
-
-class TurnFailed(WorldError):
-    """A turn ended in an error; `fault` says which."""
-
-
-@frozen
-class TurnResult:
-    """How a turn ended. A failed turn is a result too: see `error`, or call `raise_for_error()`."""
-
-    text: str
-    stop_reason: str
-    usage: Usage
-    steps: int
-    error: Fault | None = None
-    detail: str | None = None
-    #: The part of `usage` that went into making the context smaller.
-    compaction_usage: Usage = NO_USAGE
-    #: The parsed output, where the turn asked for some shape.
-    output: Any = None
-
-    def raise_for_error(self) -> TurnResult:
-        """This result, or `TurnFailed` if the turn failed."""
-        if self.error is not None:
-            raise TurnFailed(
-                f"the turn failed ({self.error.kind}): {self.error.message}", fault=self.error, result=self
-            )
-        return self
 
 
 @frozen
@@ -91,73 +54,6 @@ class SessionStatistics:
     queued_inputs: int
     events: int
     watchers: int
-
-
-class Turn:
-    """A running turn: iterate it for its events, live ones and recorded ones; then look at `result`."""
-
-    __slots__ = ("_feed", "_session", "_shape", "number", "result")
-
-    def __init__(self, session: Session, feed: Feed, number: int, shape: Any) -> None:
-        self.number = number
-        self.result: TurnResult | None = None
-        self._session = session
-        self._feed = feed
-        self._shape = shape
-
-    def __aiter__(self) -> Turn:
-        self._session._check_here()
-        return self
-
-    async def __anext__(self) -> Any:
-        if self.result is not None:
-            raise StopAsyncIteration
-        try:
-            batch = self._feed.batch
-            event = batch.pop() if batch else await self._feed.receive()
-        except Lagged:
-            running = self._session._state.turn
-            if running is None or running.number != self.number:
-                self._finish()
-            return CaughtUp()
-        except StopAsyncIteration:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            raise self._session._gone("ended before its turn did; open it again to see what became of it") from None
-        if type(event) is TurnEnded and event.turn == self.number:
-            self._finish()
-        return event
-
-    async def wait_ended(self) -> TurnResult:
-        """Drain the events and return the result."""
-        async for _ in self:
-            pass
-        assert self.result is not None
-        return self.result
-
-    def _finish(self) -> None:
-        last = self._session._state.last
-        if last is None or last.number != self.number:
-            # Another turn has ended since, before this one was read to its end.
-            last = past.ended_turn(self._session._ground.log, self._session.id, self.number)
-        output, error = None, last.fault
-        if self._shape is not None and error is None and last.stop_reason not in _WITHOUT_OUTPUT:
-            try:
-                output = _shaped(last.text, self._shape)
-            except Exception as problem:  # The class is the caller's, and may refuse more than its schema says.
-                error = Fault(
-                    "invalid_output",
-                    f"the reply follows the schema, but no object can be made of it: {_innermost(problem)}",
-                )
-        self.result = TurnResult(
-            text=last.text,
-            stop_reason=last.stop_reason,
-            usage=last.usage,
-            steps=last.steps,
-            error=error,
-            detail=last.detail,
-            compaction_usage=last.compaction,
-            output=output,
-        )
 
 
 class SessionEnded(UsageError):
@@ -223,7 +119,7 @@ class Session(BackgroundSide):
     ) -> Turn:
         """Start a turn that `feed` hears of from its beginning. Whoever starts it has to `_leave` it."""
         self._check_here()
-        schema = _schema_of(output)
+        schema = schema_of_output(output)
         command = self._submit(text, attachments, schema)
         if model is not None:
             check_model(model)
@@ -484,7 +380,7 @@ class Session(BackgroundSide):
             raise UsageError(
                 f"the prompt has {len(text)} characters, more than Limits.input_chars={limits.input_chars}; attach a file"
             )
-        media = () if attachments == () else _all_attached(attachments, limits.attachment_bytes)
+        media = () if attachments == () else all_attached(attachments, limits.attachment_bytes)
         if not text.strip() and not media:
             raise UsageError("the prompt is empty; say something or attach something")
         return Submit(
@@ -580,82 +476,3 @@ class _Watching:
             return await self._feed.receive()
         except Lagged:
             return CaughtUp()
-
-
-def _all_attached(attachments: Sequence[Attachment], limit: int) -> tuple[Media, ...]:
-    if isinstance(attachments, str | Path | Media) or not isinstance(attachments, Iterable):
-        raise UsageError(f"attachments={attachments!r} is no list; write attachments=[...]")
-    return tuple(_attached(item, limit) for item in attachments)
-
-
-def _attached(item: Attachment, limit: int) -> Media:
-    """A file or ready-made media as a part of the message; too large or unreadable is the caller's mistake."""
-    if isinstance(item, Media):
-        if not all(isinstance(each, str) for each in (item.mime_type, item.data or item.uri)):
-            raise UsageError(f"{item!r} cannot be attached; give it a mime_type, and data in base64 or a uri")
-        size = len(item.data) * 3 // 4 if item.data else 0
-        if size > limit:
-            raise UsageError(
-                f"attachment {item.name or item.mime_type!r} has {size} bytes, more than Limits.attachment_bytes={limit}"
-            )
-        if item.data:
-            try:
-                base64.b64decode(item.data, validate=True)
-            except ValueError as error:
-                # In the history, it would have every later request refused too.
-                what = f"attachment {item.name or item.mime_type!r} is not base64 ({error})"
-                raise UsageError(f"{what}; write base64.b64encode(data).decode(), or give the path of a file") from None
-        return item
-    if not isinstance(item, str | os.PathLike):
-        raise UsageError(f"{item!r} cannot be attached; give the path of a file, or trouper.Media")
-    path = Path(item)
-    try:
-        found = path.stat()
-        # Looked at first: to open a pipe waits for its other end, and everybody with it.
-        if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"attachment {str(path)!r} is no file; copy what it holds into one, and attach that")
-        size = found.st_size
-        if size <= limit:
-            with path.open("rb") as file:
-                data = file.read(limit + 1)
-            size = max(size, len(data))  # Some files, as those of /proc, say less than they hold.
-        if size > limit:
-            raise UsageError(f"attachment {str(path)!r} has {size} bytes, more than Limits.attachment_bytes={limit}")
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have.
-        told = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"attachment {str(path)!r} cannot be read: {told}; check the path") from error
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return Media(kind, base64.b64encode(data).decode("ascii"), name=path.name)
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """The first cause in a group of them."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _schema_of(output: type | Mapping[str, Json] | None) -> Mapping[str, Json] | None:
-    if output is None:
-        return None
-    if isinstance(output, Mapping):
-        import jsonschema_rs
-
-        try:
-            jsonschema_rs.validator_for(dict(output))
-        except ValueError as error:
-            raise UsageError(f"output={dict(output)!r} is no valid JSON Schema: {error}; correct it") from None
-        return output
-    from trouper.tools.schema import schema_of
-
-    return schema_of(output, "output")
-
-
-def _shaped(text: str, shape: Any) -> Any:
-    value = structured.parsed(text)
-    if isinstance(shape, Mapping):
-        return value
-    from trouper.tools.structure import structure_of
-
-    build = structure_of(shape)
-    return value if build is None else build(value)

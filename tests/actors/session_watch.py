@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import trio
 
 from trouper.codec import Record
-from trouper.session import Session, Turn
+from trouper.session import Session
+from trouper.turn import Turn
 
 E = TypeVar("E")
 

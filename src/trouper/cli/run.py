@@ -21,7 +21,8 @@ from trouper.cli.terminal import Terminal, clean, clean_line
 from trouper.core.events import ApprovalRequested, CallEnded, ModelReplied
 from trouper.core.live import CaughtUp, LiveEvent, TextDelta
 from trouper.core.session import Phase, State, evolve
-from trouper.session import Session, TurnResult
+from trouper.session import Session
+from trouper.turn import TurnResult
 
 #: Read of a prompt at most: stdin may be a pipe that never ends.
 STDIN_BYTES_MAX = 64 * 1024 * 1024

@@ -1,0 +1,61 @@
+"""What goes along with a prompt: files and ready-made media, as parts of the message. What cannot be sent is the caller's mistake, and told where it is made."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from trouper._errors import UsageError
+from trouper.core.messages import Media
+
+Attachment = Media | str | Path
+
+
+def all_attached(attachments: Sequence[Attachment], limit: int) -> tuple[Media, ...]:
+    if isinstance(attachments, str | Path | Media) or not isinstance(attachments, Iterable):
+        raise UsageError(f"attachments={attachments!r} is no list; write attachments=[...]")
+    return tuple(_attached(item, limit) for item in attachments)
+
+
+def _attached(item: Attachment, limit: int) -> Media:
+    """A file or ready-made media as a part of the message; too large or unreadable is the caller's mistake."""
+    if isinstance(item, Media):
+        if not all(isinstance(each, str) for each in (item.mime_type, item.data or item.uri)):
+            raise UsageError(f"{item!r} cannot be attached; give it a mime_type, and data in base64 or a uri")
+        size = len(item.data) * 3 // 4 if item.data else 0
+        if size > limit:
+            raise UsageError(
+                f"attachment {item.name or item.mime_type!r} has {size} bytes, more than Limits.attachment_bytes={limit}"
+            )
+        if item.data:
+            try:
+                base64.b64decode(item.data, validate=True)
+            except ValueError as error:
+                # In the history, it would have every later request refused too.
+                what = f"attachment {item.name or item.mime_type!r} is not base64 ({error})"
+                raise UsageError(f"{what}; write base64.b64encode(data).decode(), or give the path of a file") from None
+        return item
+    if not isinstance(item, str | os.PathLike):
+        raise UsageError(f"{item!r} cannot be attached; give the path of a file, or trouper.Media")
+    path = Path(item)
+    try:
+        found = path.stat()
+        # Looked at first: to open a pipe waits for its other end, and everybody with it.
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"attachment {str(path)!r} is no file; copy what it holds into one, and attach that")
+        size = found.st_size
+        if size <= limit:
+            with path.open("rb") as file:
+                data = file.read(limit + 1)
+            size = max(size, len(data))  # Some files, as those of /proc, say less than they hold.
+        if size > limit:
+            raise UsageError(f"attachment {str(path)!r} has {size} bytes, more than Limits.attachment_bytes={limit}")
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have.
+        told = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"attachment {str(path)!r} cannot be read: {told}; check the path") from error
+    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return Media(kind, base64.b64encode(data).decode("ascii"), name=path.name)
