@@ -584,8 +584,8 @@ BUGS: tuple[Bug, ...] = (
         "interrupt-acknowledges",
         "a notification whose turn was interrupted counts as told (I30)",
         "core/background.py",
-        '_REQUEUE = frozenset({"interrupt", "error"})',
-        '_REQUEUE = frozenset({"error"})',
+        '_REQUEUE = frozenset({"interrupt", "error", "budget"})',
+        '_REQUEUE = frozenset({"error", "budget"})',
         (SEEDED,),
     ),
     Bug(

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from background_stage import Probe, events_of, until, until_quiet
 
-from trouper import CommandRejected, Limits, open_runtime, tool
+from trouper import Budget, CommandRejected, Limits, Usage, open_runtime, tool
 from trouper.core.notification import NotificationState
 from trouper.models._errors import ModelFault
 from trouper.models.scripted import Scripted, call, fail, reply, stall
@@ -99,6 +99,24 @@ async def test_a_failing_model_is_asked_again_and_in_the_end_given_up(open_check
         (given_up,) = runtime.notifications()
         assert given_up.notification.state is NotificationState.EXPIRED and given_up.notification.attempts == 3
         assert "3 times" in given_up.notification.reason
+
+
+async def test_what_a_spent_budget_kept_from_the_model_is_told_when_there_is_more(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B15, I30: a turn that ends before the model is asked has told nobody."""
+    model = Scripted([reply("Here.", usage=Usage(input=90, output=20)), reply("Noted.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("a", budget=Budget(tokens=100))
+        await session.ask("hello")
+        await session.notify("Ding", "dong")
+        await until(session, lambda state: state.turns == 2 and state.turn is None)
+        assert session.last.stop_reason == "budget" and len(model.requests) == 1
+        await runtime.session("a", budget=Budget(tokens=1_000))
+        await until_quiet(session)
+        (told,) = runtime.notifications()
+    assert told.notification.state is NotificationState.ACKNOWLEDGED
+    assert "Ding" in model.requests[1].messages[-1].text
 
 
 async def test_old_ones_expire_if_so_configured(open_checked: Any, autojump_clock: Any) -> None:

@@ -16,7 +16,7 @@ from everywhere import ROOT, Stage, the_busy_script, warm_up
 from trouper import Budget, Limits, codec, tool
 from trouper.actors.feed import Feed, Lagged
 from trouper.core.calls import Preparation
-from trouper.core.commands import Approve, DeliverDue, DeliverReply, Interrupt, OpenSession, Submit
+from trouper.core.commands import Approve, DeliverDue, DeliverReply, EndTurn, Interrupt, OpenSession, Submit
 from trouper.core.decisions import step
 from trouper.core.events import CallEnded, CallStarted, TurnEnded
 from trouper.core.ids import NotificationId, call_id
@@ -326,8 +326,9 @@ def test_an_approval_holds_for_one_call_unless_it_says_always(always: bool) -> N
         (Interrupt(5.0), NotificationState.QUEUED),
         (DeliverReply(1, 1, Message("assistant", (Text("Noted."),)), "end_turn", 5.0), None),
         (DeliverReply(1, 1, Message("assistant", ()), "end_turn", 5.0), NotificationState.QUEUED),
+        (EndTurn(1, "budget", 5.0), NotificationState.QUEUED),
     ],
-    ids=["interrupt", "told", "silent stop"],
+    ids=["interrupt", "told", "silent stop", "budget"],
 )
 def test_a_notification_is_settled_by_how_its_turn_ended(end: Any, left: NotificationState | None) -> None:
     """I30: acknowledged when the turn that carried it is done, told again when that was cut short."""

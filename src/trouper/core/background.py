@@ -25,7 +25,8 @@ from trouper.core.schedule import CompleteFire, RecoverFires, ScheduleCommand, S
 from trouper.core.task_events import CancelTask, CreateTask, RecoverTask, TaskCommand, TaskSpilled
 from trouper.core.task_record import Task
 
-_REQUEUE = frozenset({"interrupt", "error"})
+#: Ends of a turn after which nobody can say that the model has heard of what it carried: with a budget that is spent it is not even asked.
+_REQUEUE = frozenset({"interrupt", "error", "budget"})
 
 
 def decide_task(decision: Decision, command: TaskCommand) -> None:
