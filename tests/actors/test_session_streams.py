@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 import trio
 import trio.testing
@@ -380,6 +382,56 @@ async def test_a_client_that_raises_something_of_its_own_ends_the_turn_and_not_t
         assert (result.stop_reason, result.error.kind) == ("error", "other")
         assert "RuntimeError" in result.error.message and "SECRET" not in result.error.message
         assert (await session.ask("again")).text == "Here."
+
+
+@pytest.mark.parametrize("where", ["opening", "streaming", "after progress"])
+@pytest.mark.parametrize(
+    "raised",
+    [
+        *(ConnectionResetError("key=SECRET"), TimeoutError(), socket.gaierror("no such host"), httpx.ReadTimeout("x")),
+        *(trio.BrokenResourceError(), trio.TooSlowError(), ExceptionGroup("one", [ConnectionRefusedError()])),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+async def test_a_connection_that_fails_in_a_clients_own_hands_is_a_network_fault(
+    autojump_clock, open_checked, raised, where
+):
+    """L11, L13: whoever writes a client on sockets or httpx need not name their errors anew."""
+
+    class Client:
+        asked = 0
+
+        @asynccontextmanager
+        async def stream(self, request):
+            self.asked += 1
+            if self.asked == 1 and where == "opening":
+                raise raised
+            yield self._chunks()
+
+        async def _chunks(self):
+            if self.asked == 1:
+                if where == "after progress":
+                    yield TextChunk("Begun ")
+                raise raised
+            yield TextChunk("Here.")
+            yield Done("end_turn")
+
+    async with open_checked(Client()) as runtime:
+        result = await (await runtime.session("s")).ask("hello")
+    if where == "after progress":
+        assert (result.text, result.error.kind) == ("Begun ", "network") and "SECRET" not in result.error.message
+    else:
+        assert (result.text, result.error) == ("Here.", None)
+
+
+async def test_a_file_that_a_client_misses_is_no_network_fault(autojump_clock, open_checked):
+    """L11: another try would not find it either."""
+
+    def broken(request):
+        raise FileNotFoundError("key.json")
+
+    async with open_checked(Scripted([broken, reply("never")])) as runtime:
+        assert (await (await runtime.session("s")).ask("hello")).error.kind == "other"
 
 
 async def test_usage_of_a_call_that_failed_is_counted(autojump_clock, open_checked):

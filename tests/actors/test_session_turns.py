@@ -315,7 +315,24 @@ async def test_attachments_that_are_missing_or_too_large_are_misuse(autojump_clo
                 await session.ask("look", attachments=[nothing])
 
 
-@pytest.mark.parametrize("model", ["gemini", Scripted, object()], ids=["name", "class", "object"])
+class Bare:
+    """What one writes first: without a context manager around it."""
+
+    async def stream(self, request):
+        yield TextChunk("Here.")
+        yield Done("end_turn")
+
+
+class Awaited:
+    async def stream(self, request):
+        return [TextChunk("Here."), Done("end_turn")]
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["gemini", Scripted, object(), Bare(), Awaited()],
+    ids=["name", "class", "object", "generator", "coroutine"],
+)
 async def test_a_model_that_is_none_is_misuse(autojump_clock, open_checked, journal, model):
     """M6: told where it is given."""
     async with open_checked(Scripted([])) as runtime:

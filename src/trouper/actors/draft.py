@@ -27,7 +27,7 @@ from trouper.core.messages import (
     ToolCall,
     Usage,
 )
-from trouper.models._errors import ServerFault
+from trouper.models._errors import BadChunk, ServerFault
 from trouper.models.chunks import (
     CallDelta,
     CallEnd,
@@ -248,25 +248,25 @@ def _taken_as_its_base(chunk: object) -> _Take:
     for base in type(chunk).__mro__:
         if base in _TAKEN_BY:
             return _TAKEN_BY[base]
-    raise TypeError(f"{type(chunk).__name__} is no chunk; give TextChunk, CallStart, Done...")
+    raise BadChunk(f"{type(chunk).__name__} is no chunk; give TextChunk, CallStart, Done...")
 
 
 def _check_text(text: object, opaque: object = None, also: object = None) -> None:
     if not isinstance(text, str) or not (also is None or isinstance(also, str)):
-        raise TypeError(f"a chunk holds {type(also if isinstance(text, str) else text).__name__} where text belongs")
+        raise BadChunk(f"a chunk holds {type(also if isinstance(text, str) else text).__name__} where text belongs")
     if opaque is not None:
         _check_opaque(opaque)
 
 
 def _check_opaque(opaque: object) -> None:
     if not isinstance(opaque, Opaque):
-        raise TypeError(f"a chunk holds {type(opaque).__name__} where provider fields belong; wrap them in Opaque")
+        raise BadChunk(f"a chunk holds {type(opaque).__name__} where provider fields belong; wrap them in Opaque")
     provider: object = opaque.provider
     data: object = opaque.data
     if not isinstance(provider, str) or not isinstance(data, Mapping):
-        raise TypeError("provider fields belong to a provider, by its name, and are a mapping")
+        raise BadChunk("provider fields belong to a provider, by its name, and are a mapping")
     if not _is_json(data, text_keys=True):
-        raise ValueError(f"a provider's fields are nested more than {OPAQUE_DEPTH_MAX} deep")
+        raise BadChunk(f"a provider's fields are nested more than {OPAQUE_DEPTH_MAX} deep")
 
 
 def _is_flat(value: Json) -> bool:
@@ -277,7 +277,7 @@ def _is_flat(value: Json) -> bool:
 
 
 def _is_json(value: Json, *, text_keys: bool = False) -> bool:
-    """`TypeError` if something in it is not; `False` if that was not looked for further down than `OPAQUE_DEPTH_MAX`. Keys may be any leaf, unless they are to be text."""
+    """`BadChunk` if something in it is not; `False` if that was not looked for further down than `OPAQUE_DEPTH_MAX`. Keys may be any leaf, unless they are to be text."""
     level: list[Json] = [value]
     for _ in range(OPAQUE_DEPTH_MAX):
         inner: list[Json] = []
@@ -290,9 +290,9 @@ def _is_json(value: Json, *, text_keys: bool = False) -> bool:
             elif isinstance(each, Mapping):
                 inner.extend(each.values())
                 if not all(type(key) is str or (not text_keys and type(key) in _LEAVES) for key in each):
-                    raise TypeError("a chunk holds an object whose keys are not all text")
+                    raise BadChunk("a chunk holds an object whose keys are not all text")
             elif not isinstance(each, str | int | float):
-                raise TypeError(f"a chunk holds {kind.__name__} where JSON belongs")
+                raise BadChunk(f"a chunk holds {kind.__name__} where JSON belongs")
         if not inner:
             return True
         level = inner
@@ -301,7 +301,7 @@ def _is_json(value: Json, *, text_keys: bool = False) -> bool:
 
 def _check_part(part: object) -> None:
     if not isinstance(part, Text | Thinking | Media | ProviderPart):
-        raise TypeError(
+        raise BadChunk(
             f"{type(part).__name__} is no part of a reply that comes whole; calls come as CallStart and CallEnd"
         )
     match part:
@@ -320,10 +320,10 @@ def _check_part(part: object) -> None:
 
 def _check_usage(usage: object) -> None:
     if not isinstance(usage, Usage):
-        raise TypeError(f"a usage chunk holds {type(usage).__name__}, not Usage")
+        raise BadChunk(f"a usage chunk holds {type(usage).__name__}, not Usage")
     for count in (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning):
         if count is not None and (type(count) is not int or not 0 <= count <= _TOKENS_MAX):
-            raise TypeError(f"{usage!r} does not count whole tokens")
+            raise BadChunk(f"{usage!r} does not count whole tokens")
 
 
 def _in_its_own_name(done: Done) -> Done:
@@ -336,9 +336,9 @@ def _in_its_own_name(done: Done) -> Done:
 def check_fault(fault: object) -> None:
     """Of a model in place of which another one answers."""
     if not isinstance(fault, Fault):
-        raise TypeError(f"a switch holds {type(fault).__name__}, not Fault")
+        raise BadChunk(f"a switch holds {type(fault).__name__}, not Fault")
     _check_text(fault.kind)
     _check_text(fault.message)
     retryable: object = fault.retryable
     if type(retryable) is not bool or not isinstance(fault.retry_after_s, int | float | None):
-        raise TypeError("a switch holds a fault whose advice is none")
+        raise BadChunk("a switch holds a fault whose advice is none")

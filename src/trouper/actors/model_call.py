@@ -22,7 +22,14 @@ from trouper.core.messages import NO_USAGE, Fault, Usage
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed, frozen
 from trouper.foreign import alone, from_outside
-from trouper.models._errors import HistoryRefused, MalformedReply, ModelError, ModelFault, NetworkFault
+from trouper.models._errors import (
+    HistoryRefused,
+    MalformedReply,
+    ModelError,
+    ModelFault,
+    NetworkFault,
+    as_model_error,
+)
 from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import Model, ModelRequest, name_of
 
@@ -184,13 +191,12 @@ class ModelCall:
                 # Everything was said by then; only closing failed.
                 logger.warning("the client of model %r failed after its reply", name_of(self._model), exc_info=raised)
                 return None
-            error = alone(raised)
-            if isinstance(error, ModelError):
-                self._error = error
-                return error.as_fault()
-            logger.error("the client of model %r failed", name_of(self._model), exc_info=raised)
-            # Without its text, which may hold anything, a key included; the log has it.
-            return ModelFault(f"the client of model {name_of(self._model)!r} raised {type(error).__name__}").as_fault()
+            client = f"the client of model {name_of(self._model)!r}"
+            own = alone(raised)
+            if not isinstance(own, ModelError):
+                logger.error("%s failed", client, exc_info=raised)
+            self._error = as_model_error(own, client)
+            return self._error.as_fault()
         if self.draft.done is None:
             return NetworkFault("the stream ended without its end marker; it was cut off").as_fault()
         return None

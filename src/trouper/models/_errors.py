@@ -11,12 +11,17 @@ ModelError
 |- BadRequest        the provider refuses the request
 |  `- HistoryRefused because of calls, answers or signatures: repair it from the journal, once (M10)
 `- ModelFault        anything else
+   `- BadChunk       what a client hands over is no chunk, or holds what does not belong there
 """
 
 from __future__ import annotations
 
 import math
+import socket
+import sys
 from typing import ClassVar
+
+import trio
 
 from trouper._errors import WorldError
 from trouper.core.messages import Fault
@@ -122,3 +127,24 @@ class ModelFault(ModelError):
     """Anything else that a provider or a model went wrong with."""
 
     kind = "other"
+
+
+class BadChunk(ModelFault):
+    """A client does not keep to the protocol; the message says where. Made here, so it holds nothing that is secret."""
+
+
+#: How connections fail that a client uses directly. Not every `OSError`: a missing file is no reason to try again.
+_CONNECTION = (ConnectionError, TimeoutError, socket.gaierror, trio.BrokenResourceError, trio.TooSlowError)
+
+
+def as_model_error(error: BaseException, client: str) -> ModelError:
+    """What a client raised, as one of ours, so that its drops are tried again as anybody's (L11, L13).
+
+    Without its text, which may hold anything, a key included; that is for the log.
+    """
+    if isinstance(error, ModelError):
+        return error
+    httpx = sys.modules.get("httpx")  # Whoever has not imported it raises none of its errors.
+    connection = _CONNECTION if httpx is None else (*_CONNECTION, httpx.TransportError)
+    kind = NetworkFault if isinstance(error, connection) else ModelFault
+    return kind(f"{client} raised {type(error).__name__}")

@@ -19,7 +19,7 @@ from trouper._errors import ConfigError
 from trouper.core.messages import Fault
 from trouper.core.values import changed
 from trouper.foreign import alone, from_outside
-from trouper.models._errors import ModelError, ModelFault, NetworkFault
+from trouper.models._errors import ModelError, NetworkFault, as_model_error
 from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import (
     Confidant,
@@ -160,12 +160,10 @@ class _Stream:
         error = alone(error)
         if self._scope.cancelled_caught:
             self._switch(NetworkFault(f"{name_of(self._models[0])} said nothing for {self._patience_s} s"))
-        elif isinstance(error, ModelError):
-            self._switch(error)
         else:
-            # Without its text, which may hold anything, a key included; the log has it.
-            logger.error("the client of model %r failed", name_of(self._models[0]), exc_info=error)
-            self._switch(ModelFault(f"the client raised {type(error).__name__}"))
+            if not isinstance(error, ModelError):
+                logger.error("the client of model %r failed", name_of(self._models[0]), exc_info=error)
+            self._switch(as_model_error(error, "the client"))
 
     def _switch(self, error: ModelError) -> None:
         """On to the next model, with a word about it; raises when there is none left."""

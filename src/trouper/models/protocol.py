@@ -8,12 +8,14 @@
         async def stream(self, request):
             yield self._chunks(request)      # an async iterator of chunks, ending in Done
 
-Opening the context is connecting; errors of `trouper.models` may come from opening and from iterating, and say whether another try makes sense.
+Opening the context is connecting; errors of `trouper.models` may come from opening and from iterating, and say whether another try makes sense. Connections that
+fail by themselves (`ConnectionError`, `TimeoutError`, those of trio and httpx) count as `NetworkFault`; anything else that is raised ends the turn.
 Leaving the context closes the connection, also under cancellation. Retries, deadlines and validation are not a model's business: the model call's actor does them.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
@@ -103,6 +105,11 @@ def check_model(model: object) -> None:
         raise ConfigError(f"model={model.__name__} is a class; give an object of it: model={model.__name__}(...)")
     if model is not None and not callable(getattr(model, "stream", None)):
         raise ConfigError(f"{model!r} is no model; give one of trouper.models, or an object with `stream(request)`")
+    stream = getattr(model, "stream", None)
+    if inspect.isasyncgenfunction(stream) or inspect.iscoroutinefunction(stream):
+        raise ConfigError(
+            f"model={model!r} has a stream() that is no context manager; write @asynccontextmanager above it, and yield an async iterator of chunks"
+        )
     name = getattr(model, "name", None)
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"{model!r} has name={name!r}; give a name as text, 'provider:model', or none")
