@@ -208,6 +208,36 @@ async def test_an_inbox_ends_with_its_session(open_checked: Any, autojump_clock:
             await ended.wait()
 
 
+async def test_an_inbox_ends_while_its_session_takes_long_to_stop(open_checked: Any, autojump_clock: Any) -> None:
+    """B16, I23: with something still queued; whoever asks for it then waits for nobody, and keeps nobody waiting."""
+
+    @tool(background=True)
+    async def deaf() -> str:
+        """Does not listen."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(3.0)
+        return "done anyway"
+
+    taken: list[str] = []
+    async with trio.open_nursery() as nursery:
+
+        async def listen() -> None:
+            with session.notifications() as inbox:
+                async for notification in inbox:
+                    taken.append(notification.title)
+                    await trio.sleep(1.0)
+            taken.append("the end")
+
+        async with open_checked(Scripted([]), tools=[deaf]) as runtime:
+            session = await runtime.session("a")
+            await session.spawn("deaf")
+            nursery.start_soon(listen)
+            for title in ("one", "two"):
+                await session.notify(title)
+            await trio.testing.wait_all_tasks_blocked()
+    assert taken == ["one", "the end"]
+
+
 async def test_an_inbox_of_a_closed_session_is_empty_whatever_is_still_queued(
     open_checked: Any, autojump_clock: Any
 ) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from trouper._errors import UsageError
+from trouper.actors.errors import ActorGone
 from trouper.core.ids import NotificationId
 from trouper.core.notification import DeliverNotifications, Notification, NotificationState, RequeueNotifications
 
@@ -77,8 +78,10 @@ class Inbox:
                     taken = await session._ask(
                         DeliverNotifications(session._now(), (first.id,), session._actor.notification_limits())
                     )
-                except UsageError:
-                    continue  # Somebody else was faster, or the session is over: then there is no next one.
+                except UsageError as refusal:
+                    if isinstance(refusal.__cause__, ActorGone):
+                        break  # It is stopping, and takes nothing more, however long it still is until it has ended.
+                    continue  # Somebody else was faster.
                 hold.taken.add(first.id)
                 notification: Notification | None = taken.state.notifications.get(first.id)
                 assert notification is not None
