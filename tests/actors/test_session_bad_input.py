@@ -139,10 +139,12 @@ async def test_a_reply_without_end_is_stopped_at_its_limit(autojump_clock, open_
         assert (await session.ask("again")).text == "Short."
 
 
-@pytest.mark.parametrize("part", ["thinking", "arguments"])
-async def test_thinking_and_arguments_without_end_too(autojump_clock, open_checked, part):
+@pytest.mark.parametrize("part", ["thinking", "arguments", "calls"])
+async def test_thinking_arguments_and_calls_without_end_too(autojump_clock, open_checked, part):
     if part == "thinking":
         items = [ThinkingChunk("x" * 1000)] * 500
+    elif part == "calls":
+        items = [CallStart(0, "look")] * 5_000
     else:
         items = [CallStart(0, "look"), *[CallDelta(0, "x" * 1000)] * 500]
     async with open_checked(Scripted([reply(*items)]), tools=[look], limits=Limits(reply_chars=100_000)) as runtime:

@@ -253,6 +253,46 @@ async def test_keep_alives_are_not_speech(autojump_clock, open_checked, noise):
     assert result.error.kind == "network"
 
 
+@pytest.mark.parametrize("blank", [TextChunk(""), ThinkingChunk("")], ids=["text", "thinking"])
+async def test_blank_pieces_are_not_speech(autojump_clock, open_checked, blank):
+    """L12: some servers send them to keep the connection open."""
+    script = [blank, stall(20)] * 20
+    limits = Limits(deadlines=Deadlines(first_event_s=30), retry=Retry(attempts=1))
+    async with open_checked(Scripted([reply(*script, "Late.")]), limits=limits) as runtime:
+        result = await (await runtime.session("s")).ask("hello")
+    assert result.error.kind == "network" and trio.current_time() == pytest.approx(30, abs=0.1)
+
+
+@pytest.mark.parametrize("chunk", [KeepAlive(), TextChunk(""), UsageChunk(Usage(1, 1)), CallEnd(7), TextChunk("x")])
+async def test_a_client_that_never_waits_keeps_nobody_waiting(autojump_clock, open_checked, chunk):
+    """L12, I23: whatever it sends; else neither its own deadlines nor anybody's interrupt would be heard of."""
+    begun, heard = trio.Event(), trio.Event()
+
+    class Client:
+        @asynccontextmanager
+        async def stream(self, request):
+            yield self._chunks()
+
+        async def _chunks(self):
+            begun.set()
+            for _ in range(10_000):
+                if heard.is_set():
+                    yield TextChunk("At last.")
+                    break
+                yield chunk
+            yield Done("end_turn")
+
+    async with open_checked(Client()) as runtime, trio.open_nursery() as nursery:
+        session = await runtime.session("s")
+
+        async def other() -> None:
+            await begun.wait()
+            heard.set()
+
+        nursery.start_soon(other)
+        assert (await session.ask("hello")).text.endswith("At last.")
+
+
 async def test_the_step_deadline_holds_however_lively_the_stream_is(autojump_clock, open_checked):
     """L12"""
     endless = [item for _ in range(100) for item in (*stall(1), TextChunk("x"))]

@@ -45,6 +45,8 @@ from trouper.models.chunks import (
 OPAQUE_DEPTH_MAX = 64
 #: So many can be added up for as long as anybody lasts, and are still counted exactly by whoever reads them as JSON.
 _TOKENS_MAX = 2**53
+#: What a call counts for, beside its arguments, in the length of a reply: one without end may consist of nothing else.
+_CALL_CHARS = 64
 #: Stop reasons by which we say that a turn was cut short (L1).
 _OURS = frozenset({"", "interrupt", "max_steps", "budget", "error"})
 _LEAVES = frozenset({str, int, float, bool, type(None)})
@@ -127,6 +129,7 @@ class Draft:
             self.close_parts()
         call = self._calls[chunk.index] = OpenCall(name, id, opaque)
         self._order.append(call)
+        self.chars += _CALL_CHARS
         self.progressed = True
 
     def _take_call_delta(self, chunk: CallDelta) -> None:

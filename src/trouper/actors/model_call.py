@@ -43,8 +43,12 @@ _NOTE_EVERY_S = 0.5
 #: Who is told to wait longer than this does not: the turn ends, and its fault says how long it would have been (L11).
 _ADVICE_MAX_S = 3_600.0
 
+#: So many are taken in one go, where a client has them ready.
+_CHUNKS_MAX = 256
+
 #: Chunks that do not hold off the idle deadline (L12).
 _NO_SPEECH = frozenset({KeepAlive, UsageChunk})
+_BLANK = (TextChunk(""), ThinkingChunk(""))
 
 
 @frozen
@@ -212,7 +216,12 @@ class ModelCall:
         running.extend(min(now + deadlines.first_event_s, step_end))
         note_at = now + _FIRST_NOTE_S if self._on_note is not None else float("inf")
         limit = self._limits.reply_chars
+        came = 0
         async for chunk in chunks:
+            came += 1
+            if came % _CHUNKS_MAX == 0:
+                # A client that never waits must not keep everybody else waiting; nor can its own deadlines pass before others have had their turn.
+                await trio.lowlevel.checkpoint()
             if type(chunk) is Switched:
                 check_fault(chunk.fault)
                 self.retried, draft.usage = self.usage, NO_USAGE
@@ -222,7 +231,7 @@ class ModelCall:
             draft.add(chunk)
             if type(chunk) in _NO_SPEECH:
                 continue
-            if type(chunk) is TextChunk and not chunk.text and chunk.opaque is None:
+            if not getattr(chunk, "text", True) and chunk in _BLANK:
                 continue  # Some servers send empty text to keep the connection open: that is no speech either (L12).
             now = read_clock()
             idle_end = now + deadlines.idle_s
