@@ -46,6 +46,33 @@ def placed(open_checked: Any, directory: Path) -> Any:
     return attrs.evolve(open_checked.environment(), directory=directory)
 
 
+# --- whoever awaits ---
+
+
+async def test_whatever_can_be_awaited_lets_others_have_their_turn(open_checked: Any, autojump_clock: Any) -> None:
+    """Also where there is nothing to wait for: a program that looks again and again must not stand still, and can be cancelled (I6)."""
+
+    @tool(background=True)
+    async def quick() -> str:
+        """Ends at once."""
+        return "done"
+
+    async with open_checked(Scripted([reply("Fine.")], exhausted="repeat"), tools=[quick]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("quick")
+        await session.wait_task(task.id)
+        for awaited in (
+            *(lambda: session.ask("hello"), session.interrupt, session.compact, lambda: runtime.session("a")),
+            *(lambda: session.wait_task(task.id), lambda: session.cancel(task.id), session.sweep_tasks),
+            *(lambda: session.notify("Ding"), lambda: runtime.memory.remember("user", "tea", "green")),
+            *(lambda: runtime.memory.recall("user", "tea"), lambda: runtime.memory.list("user")),
+            *(lambda: runtime.memory.search("green"), lambda: runtime.memory.forget("user", "tea")),
+            *(session.close, session.close),
+        ):
+            with trio.testing.assert_checkpoints():
+                await awaited()
+
+
 # --- needs ---
 
 

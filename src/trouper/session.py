@@ -258,6 +258,7 @@ class Session(BackgroundSide):
         except (SessionEnded, CommandRejected):
             if self._ref.exit is None:
                 raise  # It failed meanwhile, and goes on.
+            await trio.lowlevel.checkpoint()
             return  # Over already.
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in closed.cancelled:

@@ -263,8 +263,9 @@ async def test_blank_pieces_are_not_speech(autojump_clock, open_checked, blank):
     assert result.error.kind == "network" and trio.current_time() == pytest.approx(30, abs=0.1)
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["by itself", "with another to fall back to"])
 @pytest.mark.parametrize("chunk", [KeepAlive(), TextChunk(""), UsageChunk(Usage(1, 1)), CallEnd(7), TextChunk("x")])
-async def test_a_client_that_never_waits_keeps_nobody_waiting(autojump_clock, open_checked, chunk):
+async def test_a_client_that_never_waits_keeps_nobody_waiting(autojump_clock, open_checked, chunk, wrapped):
     """L12, I23: whatever it sends; else neither its own deadlines nor anybody's interrupt would be heard of."""
     begun, heard = trio.Event(), trio.Event()
 
@@ -282,7 +283,8 @@ async def test_a_client_that_never_waits_keeps_nobody_waiting(autojump_clock, op
                 yield chunk
             yield Done("end_turn")
 
-    async with open_checked(Client()) as runtime, trio.open_nursery() as nursery:
+    model = Fallback(Client(), Scripted([])) if wrapped else Client()
+    async with open_checked(model) as runtime, trio.open_nursery() as nursery:
         session = await runtime.session("s")
 
         async def other() -> None:

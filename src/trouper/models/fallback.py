@@ -34,6 +34,9 @@ from trouper.models.protocol import (
 
 logger = logging.getLogger("trouper.models")
 
+#: So many are taken in one go, where a client has them ready.
+_CHUNKS_MAX = 256
+
 
 class Fallback:
     """The first of several models that answers."""
@@ -139,7 +142,11 @@ class _Stream:
     async def _settle(self) -> None:
         """Read up to the first progress."""
         assert self._chunks is not None
+        came = 0
         while not self._settled:
+            came += 1
+            if came % _CHUNKS_MAX == 0:
+                await trio.lowlevel.checkpoint()  # A client that never waits must not keep everybody else waiting.
             try:
                 chunk = await self._chunks.__anext__()
             except StopAsyncIteration:

@@ -76,6 +76,7 @@ class MemoryKeeper:
         return _memo(self.memories.scopes[scope][key])
 
     async def recall(self, scope: str, key: str) -> Memo | None:
+        await trio.lowlevel.checkpoint()  # Whoever looks again and again lets others have their turn.
         found = memory.recall(self.memories, scope, key, self._now())
         return None if found is None else _memo(found)
 
@@ -89,6 +90,7 @@ class MemoryKeeper:
     async def list(self, scope: str, *, limit: int = 50) -> Sequence[Memo]:
         """The newest change first."""
         checks.count(limit, "limit")
+        await trio.lowlevel.checkpoint()
         return [_memo(found) for found in memory.listing(self.memories, scope, self._now(), limit)]
 
     def scopes(self) -> tuple[str, ...]:

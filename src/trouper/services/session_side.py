@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
+import trio
+
 from trouper import checks, codec
 from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import NotificationId, TaskId
@@ -104,6 +106,7 @@ class BackgroundSide:
 
     async def wait_task(self, id: str) -> Task:
         """Until the task has ended."""
+        await trio.lowlevel.checkpoint()
         while True:
             found = self.task(id)
             if found is None:
