@@ -175,11 +175,9 @@ class Session(BackgroundSide):
         if turn.result is not None:
             return
         if self._state.turn is not None and self._state.turn.number == turn.number:
-            with trio.CancelScope(shield=True):
-                try:
-                    await self._stop(Interrupt(self._now(), "the caller left the turn", turn.number))
-                except (SessionEnded, CommandRejected, JournalFailed):
-                    return
+            stopped = await self._stop_left(Interrupt(self._now(), "the caller left the turn", turn.number))
+            if not stopped:
+                return
         running = self._state.turn
         if running is None or running.number != turn.number:
             turn._finish()
@@ -220,6 +218,15 @@ class Session(BackgroundSide):
                     # Its end is a record of its own, and until then it takes the place of another run (B6).
                     await self._wait_task_ended(event.task_id)
 
+    async def _stop_left(self, command: Interrupt) -> bool:
+        """Stop what its caller no longer waits for, whatever is cancelled; false if there was nobody left to be told."""
+        with trio.CancelScope(shield=True):
+            try:
+                await self._stop(command)
+            except (SessionEnded, CommandRejected, JournalFailed):
+                return False
+        return True
+
     async def _wait_task_ended(self, id: TaskId) -> None:
         while id in self._state.tasks.live and await self._actor.watches.wait_task(id):
             pass
@@ -239,12 +246,19 @@ class Session(BackgroundSide):
         feed = Feed(1, only=CompactionEnded)
         self._actor.audience.turns.append(feed)
         try:
-            begun = await self._ask(Compact(self._now(), outfit.limits.compaction, window_of(outfit.model)))
+            await trio.lowlevel.checkpoint_if_cancelled()
+            command = Compact(self._now(), outfit.limits.compaction, window_of(outfit.model))
+            # Shielded: whether it began has to be known, or nobody could end it.
+            begun = await self._ask(command, shielded=True)
             if begun.state.phase is not Phase.TIDYING:
                 return next((event for event in begun.events if isinstance(event, HistoryMasked)), None)
-            async for event in feed:
-                ended: CompactionEnded = event
-                return ended
+            try:
+                async for event in feed:
+                    ended: CompactionEnded = event
+                    return ended
+            finally:
+                if self._state.compacting is begun.state.compacting:
+                    await self._stop_left(Interrupt(self._now(), "the caller left the compaction", 0))
             await trio.lowlevel.checkpoint_if_cancelled()
             raise self._gone("ended before its compaction did; open it again to see what became of it")
         finally:

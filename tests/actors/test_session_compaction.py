@@ -397,12 +397,31 @@ async def test_a_compaction_on_demand_can_be_interrupted_and_is_refused_in_mid_t
             await trio.sleep(1)
             with pytest.raises(CommandRejected):
                 await session.compact()
+            with pytest.raises(CommandRejected, match="is being compacted"):
+                await session.ask("Already?")
             await session.interrupt()
         assert session.history == before
         async with session.turn("And now?") as turn:
             with pytest.raises(CommandRejected, match="busy"):
                 await session.compact()
             await turn.wait_ended()
+    assert [ended.how for ended in recorded(journal, CompactionEnded)] == ["unchanged"]
+
+
+async def test_a_compaction_on_demand_whose_caller_leaves_is_given_up(autojump_clock, open_checked, journal):
+    """L15, L34, I6: as a turn is; the next one need not wait for a summary that nobody wants."""
+    model = Scripted([*talk(8), reply(stall(50), "A summary."), reply("Here.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 8)
+        before = session.history
+        with trio.move_on_after(1):
+            await session.compact()
+        assert session.history == before
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await session.compact()
+        assert (await session.ask("And now?")).text == "Here."
     assert [ended.how for ended in recorded(journal, CompactionEnded)] == ["unchanged"]
 
 

@@ -152,7 +152,7 @@ class CancelCall:
 class Interrupt:
     at: float
     reason: str = ""
-    #: Only if this turn is still the one that runs.
+    #: Only if this turn is still the one that runs; 0: no turn, but a compaction on demand.
     turn: int | None = None
     #: What the model had said of an unfinished reply.
     partial: Message | None = None

@@ -173,7 +173,7 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
                     detail=command.reason,
                     usage=command.usage,
                 )
-            elif state.phase is TIDYING and command.turn is None:
+            elif state.phase is TIDYING and command.turn in (None, 0):
                 compacting.give_up(decision, command.usage)
         case EndTurn():
             if state.turn is not None and state.turn.number == command.turn:
@@ -222,10 +222,12 @@ def _submit(decision: Decision, command: Submit) -> None:
     state = decision.state
     busy = state.phase is not IDLE
     if busy and not command.steer:
-        raise CommandRejected(
-            f"session {state.session!r} is mid-turn; wait for the turn, call interrupt(), or send() to steer it",
-            session=state.session,
+        doing = (
+            "is being compacted; wait for that, call interrupt(), or send()"
+            if state.phase is TIDYING
+            else "is mid-turn; wait for the turn, call interrupt(), or send() to steer it"
         )
+        raise CommandRejected(f"session {state.session!r} {doing}", session=state.session)
     # Between turns nothing has to wait: the turn that begins takes in all that an interrupt left behind.
     if busy and len(state.queue) >= command.queue_max:
         raise CommandRejected(
