@@ -10,7 +10,18 @@ import pytest
 import trio
 from session_watch import names, recorded, seen, watched
 
-from trouper import CommandRejected, Limits, Media, ToolContext, TurnFailed, Usage, UsageError, open_runtime, tool
+from trouper import (
+    CommandRejected,
+    Compaction,
+    Limits,
+    Media,
+    ToolContext,
+    TurnFailed,
+    Usage,
+    UsageError,
+    open_runtime,
+    tool,
+)
 from trouper.actors.environment import Environment
 from trouper.core.events import InputReceived, ModelReplied, StepStarted, TurnEnded, TurnStarted
 from trouper.core.live import CallAnnounced, TextDelta, ThinkingDelta
@@ -130,6 +141,32 @@ async def test_tool_specs_stay_fixed_during_a_turn(autojump_clock, open_checked)
         ["grow"],
         ["grow"],
         ["grow", "look"],
+    ]
+
+
+async def test_the_system_prompt_stays_fixed_during_a_turn(autojump_clock, open_checked):
+    """L3: as the tools do; also for whoever opens the session anew meanwhile, and with a summary in between (L28)."""
+    words = "word " * 400
+    model = Scripted([*[reply(words)] * 4, reply(call("look")), reply("A summary."), reply("Done."), reply("Next.")])
+
+    @tool(readonly=True)
+    async def look() -> str:
+        """Looks, while the host changes its mind."""
+        await runtime.session("s", system="Be long.")
+        return words
+
+    limits = Limits(compaction=Compaction(threshold=2_300, keep_pairs=1))
+    async with open_checked(model, tools=[look], limits=limits) as runtime:
+        session = await runtime.session("s", system="Be brief.")
+        for _ in range(5):
+            await session.ask("hello")
+        assert session.state.system == "Be long."
+        await session.ask("and now?")
+    assert [(asked.purpose, asked.system) for asked in model.requests[4:]] == [
+        ("turn", "Be brief."),
+        ("compaction", "Be brief."),
+        ("turn", "Be brief."),
+        ("turn", "Be long."),
     ]
 
 

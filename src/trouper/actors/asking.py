@@ -134,7 +134,7 @@ class Asking:
         running = self._host.state.turn
         return ModelRequest(
             messages=messages,
-            system=self._host.state.system,
+            system=running.system if running is not None else self._host.state.system,
             tools=self._host.specs,
             parallel_tool_calls=outfit.limits.parallel_tool_calls,
             response_schema=running.options.schema if running is not None else None,
@@ -146,11 +146,12 @@ class Asking:
 
     async def summarise(self, split: int, running: Running) -> Command | None:
         """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
-        outfit = self._host.turn_outfit if self._host.state.turn is not None else self._host.outfit
+        turn = self._host.state.turn
+        outfit = self._host.turn_outfit if turn is not None else self._host.outfit
         ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
         request = ModelRequest(
             messages=(*repaired(self._host.state.history.messages[:split]), ask),
-            system=self._host.state.system,
+            system=turn.system if turn is not None else self._host.state.system,
             tools=self._host.specs or outfit.specs(),
             session=self._host.session,
             idle_s=outfit.limits.deadlines.idle_s,

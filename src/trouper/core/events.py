@@ -28,7 +28,7 @@ class SessionOpened:
 
 @frozen
 class SessionConfigured:
-    """A setting of the session changed between turns; each turn records what it runs with."""
+    """A setting of the session changed. A turn that runs keeps what it began with."""
 
     system: str | None
 

@@ -153,6 +153,8 @@ class Turn:
     started_at: float
     options: TurnOptions
     deadline_at: float | None = None
+    #: The system prompt that the session had when it began: what a provider has cached begins with it.
+    system: str | None = None
     step: int = 0
     #: How often a model was asked in this turn: a step that is tried again after a compaction asks twice.
     asks: int = 0
@@ -284,7 +286,7 @@ def _received(state: State, event: InputReceived, phase: Phase) -> State:
 
 
 def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
-    turn = Turn(number=event.turn, started_at=event.at, options=event.options, deadline_at=event.deadline_at)
+    turn = Turn(event.turn, event.at, event.options, event.deadline_at, state.system)
     return _state_begun(
         state,
         phase=phase,
