@@ -124,8 +124,8 @@ BUGS: tuple[Bug, ...] = (
         "leaving-is-not-shielded",
         "a cancelled caller leaves its turn behind: the shield around the interrupt is dropped (I6)",
         "session.py",
-        "        with trio.CancelScope(shield=True):\n            try:\n                await self._stop(",
-        "        with trio.CancelScope():\n            try:\n                await self._stop(",
+        "        with trio.CancelScope(shield=True):\n            try:\n                while True:",
+        "        with trio.CancelScope():\n            try:\n                while True:",
         (CANCEL,),
     ),
     Bug(

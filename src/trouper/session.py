@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import trio
 from trouper import checks, codec, past
 from trouper._errors import CommandRejected, TrouperError, UsageError
 from trouper.actors.audience import SessionEvent
-from trouper.actors.errors import ActorGone, AskLost
+from trouper.actors.errors import ActorGone, AskLost, MailboxFull
 from trouper.actors.feed import Feed, Lagged
 from trouper.actors.reference import Ref
 from trouper.actors.request import ki_safe
@@ -222,7 +222,13 @@ class Session(BackgroundSide):
         """Stop what its caller no longer waits for, whatever is cancelled; false if there was nobody left to be told."""
         with trio.CancelScope(shield=True):
             try:
-                await self._stop(command)
+                while True:
+                    try:
+                        await self._stop(command)
+                        break
+                    except MailboxFull:
+                        with suppress(ActorGone):
+                            await self._ref.send(None)  # As soon as there is room.
             except (SessionEnded, CommandRejected, JournalFailed):
                 return False
         return True
@@ -416,6 +422,12 @@ class Session(BackgroundSide):
         try:
             step: Step = await (self._ref.ask_shielded if shielded else self._ref.ask)(command)
             return step
+        except MailboxFull as full:
+            raise MailboxFull(
+                f"session {self.id!r} has {full.capacity} requests waiting, which is Limits.mailbox; try again later",
+                name=full.name,
+                capacity=full.capacity,
+            ) from None
         except ActorGone as error:
             # Whoever is cancelled together with the session that it asks is told of the cancel, not of a session that has ended.
             await trio.lowlevel.checkpoint_if_cancelled()

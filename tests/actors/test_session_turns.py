@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from session_watch import names, recorded, seen, watched
 
 from trouper import (
@@ -23,6 +24,7 @@ from trouper import (
     tool,
 )
 from trouper.actors.environment import Environment
+from trouper.actors.errors import MailboxFull
 from trouper.core.events import InputReceived, ModelReplied, StepStarted, TurnEnded, TurnStarted
 from trouper.core.live import CallAnnounced, TextDelta, ThinkingDelta
 from trouper.core.messages import Message, Opaque, ProviderPart, Text, Thinking
@@ -40,6 +42,7 @@ from trouper.models import (
     call,
     fail,
     reply,
+    stall,
     think,
 )
 from trouper.session import SessionEnded
@@ -502,6 +505,40 @@ async def test_a_caller_that_is_cancelled_already_begins_no_turn(autojump_clock,
                 pass
         assert scope.cancelled_caught and session.state.turns == 0
         assert (await session.ask("again")).text == "Here."
+
+
+async def test_leaving_a_turn_ends_it_although_its_session_has_no_room_for_a_word(autojump_clock):
+    """I6, I25: what is refused for want of room is what users want, not the end of what they left."""
+    refused: list[MailboxFull] = []
+
+    async def notify() -> None:
+        try:
+            await session.notify("Ding")
+        except MailboxFull as error:
+            refused.append(error)
+
+    model = Scripted([reply("Once ", stall(100), "upon a time."), reply("Noted.")])
+    async with (
+        open_runtime(
+            "/state",
+            model=model,
+            durability="fsync",
+            disk=MemoryDisk(),
+            environment=Environment(sync_latency=lambda: 1.0),
+            limits=Limits(mailbox=1),
+        ) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        session = await runtime.session("s")
+        async with session.turn("hello") as turn:
+            async for event in turn:
+                if isinstance(event, TextDelta):
+                    break
+            for _ in range(3):
+                nursery.start_soon(notify)
+            await trio.testing.wait_all_tasks_blocked()
+            assert refused and "'s' has 1 requests waiting, which is Limits.mailbox" in str(refused[0])
+        assert turn.result.stop_reason == "interrupt"
 
 
 async def test_a_cancel_of_a_caller_together_with_its_runtime_is_nothing_but_a_cancel(autojump_clock):
