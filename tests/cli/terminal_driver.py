@@ -50,7 +50,8 @@ class AtTerminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
     @property
     def pid(self) -> int:
@@ -91,6 +92,12 @@ class AtTerminal:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
+
+    def close_window(self) -> int:
+        """The terminal goes away under the command; its exit code."""
+        os.close(self._master)
+        self._master = -1
+        return self.process.wait(timeout=PATIENCE_S)
 
     def wait_end(self) -> int:
         """Read to the end; the exit code."""

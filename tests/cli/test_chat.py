@@ -18,7 +18,7 @@ from trouper.cli.chat_input import typed_lines
 from trouper.cli.chat_screen import PlainScreen
 from trouper.cli.configuration import read_configuration
 from trouper.cli.endings import Stopped
-from trouper.cli.hosting import Hosted
+from trouper.cli.hosting import Hosted, ended_by_signals
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.terminal import Terminal
 from trouper.models import Simulated
@@ -77,7 +77,8 @@ async def test_a_key_that_is_pressed_as_the_chat_begins_does_what_it_does_later(
             assert "You said: hello" in page.stream.getvalue()
         else:
             with pytest.raises(Stopped) as stopped:
-                await chat.run(screen.lines(), steer=False)
+                async with ended_by_signals():
+                    await chat.run(screen.lines(), steer=False)
             assert stopped.value.code == code
 
 

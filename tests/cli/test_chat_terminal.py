@@ -273,3 +273,16 @@ def test_twenty_columns_are_enough(place: Path) -> None:
         shown = terminal.ask("/tools", "Multiply two numbers.")
         in_order(shown, "> what is 6 * 7?", "Next: 6 * 7.", "6 * 7 = 42.", "> /tools", "sell", "Multiply two numbers.")
         terminal.quit()
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in mid-turn"])
+def test_a_window_that_is_closed_ends_the_chat_in_order(place: Path, busy: bool) -> None:
+    """I21: the input ends and a signal comes, in whichever order, and nothing can be written any more."""
+    with chat(place) as terminal:
+        terminal.wait_for("session 'main', new")
+        if busy:
+            terminal.line("run harvest")
+            terminal.wait_for("I will tell you when it is done.")
+        assert terminal.close_window() == 128 + signal.SIGHUP
+    # Whoever is killed leaves its socket behind.
+    assert not (place / "state" / "control.sock").exists()

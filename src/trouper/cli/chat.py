@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, aclosing, nullcontext
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from trouper.cli.chat_input import raw_keys, typed_lines
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Watch
 from trouper.cli.describe import quoted
-from trouper.cli.endings import Stopped, ending_signals
-from trouper.cli.hosting import Hosted, hosting
+from trouper.cli.endings import INTERRUPTED, Stopped
+from trouper.cli.hosting import Hosted, ended_by_signals, hosting
 from trouper.cli.line_editor import LineEditor, Paste
 from trouper.cli.run import is_quiet
 from trouper.cli.stdin_lines import lines_of
@@ -54,7 +54,8 @@ def main(arguments: Sequence[str]) -> int:
 async def _main(options: argparse.Namespace) -> int:
     out = Terminal()
     on_terminal = out.is_terminal and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    async with hosting(root_of(options), options, delay_s=WORD_S if on_terminal else 0.0) as hosted:
+    # While the root is opened and closed, too: a window that is closed ends the input and sends a signal, in whichever order.
+    async with ended_by_signals(), hosting(root_of(options), options, delay_s=WORD_S if on_terminal else 0.0) as hosted:
         session = await hosted.runtime.session(options.session, system=options.system or hosted.configuration.system)
         editor = LineEditor()
         screen: Screen = TerminalScreen(out, editor) if on_terminal else PlainScreen(out)
@@ -83,31 +84,33 @@ class Chat:
         self._editor = editor
         self._watch = Watch(session, screen, {tool.name: tool for tool in hosted.tools}, thinking=thinking)
         self._interrupted_at = -TWICE_S
+        #: By Ctrl-C, twice.
+        self._left = False
 
     async def run(self, lines: AsyncIterator[str], *, steer: bool) -> int:
         """Until the user leaves. `steer`: lines go to the model as they come; else each waits for the turn before it."""
-        code: list[int] = []
-        codes = ending_signals()
         # Before the first word: whoever sees it may press Ctrl-C.
-        with trio.open_signal_receiver(*codes) as signals:
+        with trio.open_signal_receiver(signal.SIGINT) as pressed:
             self._greet()
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self._watch.run)
-                nursery.start_soon(self._take_signals, signals, codes, nursery.cancel_scope, code)
-                nursery.start_soon(self._tick)
-                self.screen.redraw()
-                try:
-                    async with aclosing(lines) as typed:  # type: ignore[type-var]
-                        async for line in typed:
-                            await self._line(line, steer=steer)
-                    if not steer:
-                        await self._watch.wait(lambda: is_quiet(self._watch.state) and is_quiet(self.session.state))
-                except Quit:
-                    pass
-                nursery.cancel_scope.cancel()
-        self._farewell()
-        if code:
-            raise Stopped(code[0])
+            try:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self._watch.run)
+                    nursery.start_soon(self._take_interrupts, pressed, nursery.cancel_scope)
+                    nursery.start_soon(self._tick)
+                    self.screen.redraw()
+                    try:
+                        async with aclosing(lines) as typed:  # type: ignore[type-var]
+                            async for line in typed:
+                                await self._line(line, steer=steer)
+                        if not steer:
+                            await self._watch.wait(lambda: is_quiet(self._watch.state) and is_quiet(self.session.state))
+                    except Quit:
+                        pass
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._farewell()
+        if self._left:
+            raise Stopped(INTERRUPTED)
         return 0
 
     async def use_model(self, model: Model) -> None:
@@ -175,21 +178,18 @@ class Chat:
                     held.close()
                 holding = typing
 
-    async def _take_signals(
-        self, signals: AsyncIterator[int], codes: Mapping[int, int], scope: trio.CancelScope, code: list[int]
-    ) -> None:
-        async for number in signals:
-            if number == signal.SIGINT and self._editor.paste is Paste.STALLED:
+    async def _take_interrupts(self, pressed: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        async for _ in pressed:
+            if self._editor.paste is Paste.STALLED:
                 # The only key that still is one. Whoever wants more by it can press it again.
                 self._editor.end_paste()
                 self.screen.say("(taken as it is; Enter sends it, Ctrl-U removes it)", "dim")
-                continue
-            if number == signal.SIGINT and not self._twice():
+            elif self._twice():
+                self._left = True
+                scope.cancel()
+                return
+            else:
                 await self._stop_turn()
-                continue
-            code.append(codes[number])
-            scope.cancel()
-            return
 
     def _twice(self) -> bool:
         now = trio.current_time()

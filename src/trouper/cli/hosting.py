@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import termios
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from trouper import codec
 from trouper._errors import TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
 from trouper.cli.control import OwnerUnreachable, ask_owner, serving
-from trouper.cli.endings import Stopped, ending_signals
+from trouper.cli.endings import HUNG_UP, Stopped, ending_signals
 from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
 from trouper.core.messages import Json
@@ -82,13 +84,23 @@ async def ended_by_signals() -> AsyncIterator[None]:
                 code.append(codes[number])
                 scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        # Listens before anything else does: what runs inside leaves signals to us.
-        await nursery.start(watch, nursery.cancel_scope)
-        yield
-        nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            # Listens before anything else does: what runs inside leaves signals to us.
+            await nursery.start(watch, nursery.cancel_scope)
+            yield
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        _, others = group.split(_is_of_a_terminal_that_has_gone)
+        if HUNG_UP not in code or others is not None:
+            raise
     if code:
         raise Stopped(code[0])
+
+
+def _is_of_a_terminal_that_has_gone(error: BaseException) -> bool:
+    """Whoever writes to it, or sets it back to what it was, fails."""
+    return isinstance(error, OSError | termios.error) and error.args[:1] == (errno.EIO,)
 
 
 def change(
