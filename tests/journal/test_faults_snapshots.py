@@ -180,6 +180,21 @@ def test_a_damaged_snapshot_still_tells_by_its_name_that_records_are_missing(har
     assert [(gap.first, gap.last) for gap in repair(ROOT, "/new", disk=disk).gaps] == [(4, 6)]
 
 
+def test_a_snapshot_without_any_segment_is_damage_and_no_new_journal() -> None:
+    """J10, never a silent skip: the one segment there was is gone, and with it the whole past."""
+    disk, log = grown(8, snapshots=(6,))
+    log.close()
+    path = f"{ROOT}/segment-00000001.log"
+    disk.unlink(path)
+    again = open_small(disk)
+    assert isinstance(again.refusal, JournalDamaged)
+    assert again.refusal.facts["file"] == path
+    assert "every segment is missing, and a snapshot was made after record 6" in str(again.refusal)
+    assert not disk.exists(path)
+    assert not verify(ROOT, disk=disk).ok
+    assert len(repair(ROOT, "/new", disk=disk).gaps) == 1
+
+
 def test_a_snapshot_of_another_journal_does_not_tell_how_far_this_one_went() -> None:
     disk, log = grown(4)
     log.close()

@@ -8,6 +8,7 @@ from trouper.core.values import frozen
 from trouper.journal.disk import Disk
 from trouper.journal.format import OLDEST_VERSION, VERSION, segment_name, segment_number, stub_number
 from trouper.journal.segment import Damage, Segment, look
+from trouper.journal.snapshots import end_named
 from trouper.journal.stub import look_at_stub
 
 
@@ -72,6 +73,10 @@ def read_layout(disk: Disk, root: str) -> Layout:
             reason = found.footer_problem or "a segment that is not the last has no footer: its end is cut off"
             parts.append(Damage(path, found.size, reason))
         before = found
+    if not names and (known := end_named(disk, root)):
+        # Not a directory that waits for its first journal: to begin one here would be to skip all of the past in silence.
+        reason = f"every segment is missing, and a snapshot was made after record {known}"
+        parts.append(Damage(os.path.join(root, segment_name(1)), 0, reason))
     return Layout(tuple(parts))
 
 

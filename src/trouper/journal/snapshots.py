@@ -153,6 +153,13 @@ def end_known(snapshot: Snapshot | None, ignored: tuple[Damage, ...]) -> int:
     return max(known, default=0)
 
 
+def end_named(disk: Disk, root: str) -> int:
+    """The last record that some snapshot in the directory was made after, by its name alone; 0 if there is none."""
+    folder = os.path.join(root, SNAPSHOTS_NAME)
+    names = map(_NAME.fullmatch, disk.list_dir(folder)) if disk.is_dir(folder) else ()
+    return max((int(name[1]) for name in names if name is not None), default=0)
+
+
 def open_snapshot(disk: Disk, path: str, journal: str) -> Snapshot | Damage:
     """A snapshot by its header, index and length; or what is wrong with it."""
     try:
