@@ -162,6 +162,19 @@ async def test_a_client_that_does_not_read_its_answer_is_let_go(autojump_clock: 
                 pass
 
 
+async def test_requests_that_come_together_are_answered_one_by_one() -> None:
+    """Also those that are no JSON: a mistake is an answer."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_serve, ours, _pong, trio.CapacityLimiter(1))
+        await theirs.send_all(b'{"do": "ping"}\nnonsense\n{"do": "pi')
+        await theirs.send_all(b'ng"}\n')
+        await theirs.send_eof()
+        answers = b"".join([bytes(part) async for part in theirs]).splitlines()
+    assert [json.loads(each)["ok"] for each in answers] == [True, False, True]
+    assert json.loads(answers[1])["error"] == "the line is no JSON; send one object a line"
+
+
 async def test_a_process_without_descriptors_left_answers_when_it_has_some_again(tmp_path: Path) -> None:
     """J11, security, sockets: that somebody cannot be let in for now does not end the one who listens."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

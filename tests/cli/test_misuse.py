@@ -171,6 +171,18 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     assert fresh.code == 0 and "is not there yet" in fresh.out
 
 
+@pytest.mark.parametrize("name", ["lock", "reserve", "control.sock"])
+def test_doctor_names_what_is_in_the_way_of_the_runtimes_own_files(trouper, root: Path, name: str) -> None:
+    (root / name).unlink(missing_ok=True)
+    (root / name).mkdir()
+    done = trouper("doctor", "--root", root)
+    assert done.code == 1 and f"{str(root / name)!r} is no file of Trouper's; move it away" in done.out
+    refused = trouper("run", "hello", "--root", root)
+    assert refused.code == 74
+    one_line(refused.err)
+    assert not list(root.glob("control.sock.*"))
+
+
 def test_doctor_is_content_with_a_healthy_root(trouper, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TROUPER_MODEL", raising=False)
     done = trouper("doctor", "--root", root)

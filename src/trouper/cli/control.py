@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from trouper import codec
-from trouper._errors import TrouperError, WorldError
+from trouper._errors import WorldError
 from trouper.core.messages import Json
 
 NAME = "control.sock"
@@ -80,10 +80,10 @@ async def serving(root: Path, answer: Answer) -> AsyncIterator[None]:
 
 def _listen(root: Path) -> trio.socket.SocketType:
     plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Made under another name: nobody can connect before its mode is right.
+    building = f"{NAME}.{os.getpid()}"
     try:
         with _address(root) as place:
-            # Made under another name: nobody can connect before its mode is right.
-            building = f"{NAME}.{os.getpid()}"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(root / building)
             plain.bind(f"{place}/{building}")
@@ -94,6 +94,8 @@ def _listen(root: Path) -> trio.socket.SocketType:
         return trio.socket.from_stdlib_socket(plain)
     except BaseException:
         plain.close()
+        with contextlib.suppress(OSError):
+            os.unlink(root / building)
         raise
 
 
@@ -106,30 +108,35 @@ def _is_ours(stream: trio.socket.SocketType) -> bool:
 
 
 async def _serve(stream: trio.abc.Stream, answer: Answer, slots: trio.CapacityLimiter) -> None:
+    received = bytearray()
     async with slots, stream:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while (line := await _line(stream)) is not None:
+            while (line := await _line(stream, received)) is not None:
                 try:
-                    request = codec.loads(line)
-                except TrouperError:
-                    return
-                told = codec.dumps(await answer(request)) + b"\n"
+                    reply = await answer(codec.loads(line))
+                except codec.UndecodableRecord:
+                    reply = {"ok": False, "error": "the line is no JSON; send one object a line", "exit_code": 2}
+                told = codec.dumps(reply) + b"\n"
                 with trio.move_on_after(IDLE_S) as reading:
                     await stream.send_all(told)
                 if reading.cancelled_caught:
                     return
 
 
-async def _line(stream: trio.abc.Stream) -> bytes | None:
-    """The next line; None at the end, after a long silence, or if it is too long to be a request."""
-    received = bytearray()
+async def _line(stream: trio.abc.Stream, received: bytearray) -> bytes | None:
+    """The next line; None at the end, after a long silence, or if it is too long to be a request. `received`: what came so far, and stays for the next."""
+    end = received.find(b"\n")
     with trio.move_on_after(IDLE_S):
-        while not received.endswith(b"\n"):
+        while end < 0:
             data = await stream.receive_some(65_536)
-            received += data
-            if not data or len(received) > LINE_BYTES_MAX:
+            if not data or len(received) + len(data) > LINE_BYTES_MAX:
                 return None
-        return bytes(received)
+            found = data.find(b"\n")
+            end = len(received) + found if found >= 0 else -1
+            received += data
+        line = bytes(received[: end + 1])
+        del received[: end + 1]
+        return line
     return None
 
 

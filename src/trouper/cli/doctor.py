@@ -22,6 +22,7 @@ from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean_line, plural, size_of
 from trouper.cli.views import check_readable, open_view
 from trouper.core.outstanding import outstanding
+from trouper.journal.format import LOCK_NAME, RESERVE_NAME
 
 FREE_BYTES_MIN = 200_000_000
 #: Larger journals are checked byte by byte on request only.
@@ -105,7 +106,22 @@ def _root(root: Path) -> Iterator[Finding]:
     elif not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("root", "problem", f"{str(root)!r} cannot be written; chmod u+rwx it")
     else:
+        yield from _own_files(root)
+
+
+def _own_files(root: Path) -> Iterator[Finding]:
+    """What stands where the runtime keeps something of its own, and can be no such thing."""
+    wrong = [root / name for name in (LOCK_NAME, RESERVE_NAME) if not _is_file_or_nothing(root / name)]
+    if (root / NAME).is_dir() and not (root / NAME).is_symlink():
+        wrong.append(root / NAME)
+    for path in wrong:
+        yield Finding("root", "problem", f"{str(path)!r} is no file of Trouper's; move it away, and it is made anew")
+    if not wrong:
         yield Finding("root", "ok", str(root))
+
+
+def _is_file_or_nothing(path: Path) -> bool:
+    return not os.path.lexists(path) or stat.S_ISREG(path.lstat().st_mode)
 
 
 def _disk(root: Path) -> Iterator[Finding]:
