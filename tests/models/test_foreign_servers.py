@@ -210,6 +210,7 @@ WAYS: dict[str, Callable[[bytes], Reply]] = {
     "CR": lambda body: chunked(body.replace(b"\n", b"\r")),
     "with a BOM": lambda body: chunked(b"\xef\xbb\xbf" + body),
     "comments and fields": lambda body: chunked(b": hi\n\nid: 3\nretry: 10\nnew: x\n" + body),
+    "empty events": lambda body: chunked(b"data:\n\ndata: \n\n" + body),
     "no blank after the colon": lambda body: chunked(body.replace(b"data: ", b"data:")),
     "no last blank line": lambda body: chunked(body[:-1]),
     "another case": lambda body: chunked(body, "200 OK", "Text/Event-Stream; Charset=UTF-8"),

@@ -84,6 +84,18 @@ def test_a_broken_chunked_coding_is_an_error(wire: bytes) -> None:
         Chunked().take(wire)
 
 
+@pytest.mark.parametrize(
+    "line", [b"HTTP/1.1 000 No", b"HTTP/1.1 099 No", b"HTTP/1.1 2000 No", b"HTTP/2 200 OK", b"SSH-2.0"]
+)
+async def test_what_is_no_status_is_a_network_fault_at_once(line: bytes) -> None:
+    """M2: nothing is waited for behind it, as behind a 100 Continue."""
+    async with server(line + b"\r\ncontent-length: 0\r\n\r\n") as (url, _):
+        endpoint = Endpoint(url, provider="test")
+        with pytest.raises(NetworkFault, match="valid status line"):
+            await fetch(endpoint)
+        await endpoint.aclose()
+
+
 async def test_connections_are_used_again() -> None:
     """M2: after a reply with chunks, with a length, and with none at all."""
     replies = (

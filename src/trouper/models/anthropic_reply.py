@@ -76,7 +76,7 @@ class MessagesReply:
         """The chunks of one event, as it came."""
         value = wire_json.decode_or_none(event.data)
         if not isinstance(value, dict):
-            if event.name == "ping":
+            if event.name == "ping" or not event.data.strip():
                 return [KeepAlive()]
             raise fault_of_event(PROVIDER, event.data)
         return self._take(str(value.get("type") or event.name), value)

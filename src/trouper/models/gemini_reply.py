@@ -66,6 +66,8 @@ class Reply:
         """The chunks of one event, as it came."""
         value = wire_json.decode_or_none(event[0])
         if type(value) is not dict:
+            if not event.data.strip():
+                return []  # Some gateways keep connections open so.
             raise fault_of_event(PROVIDER, event.data)
         return self.take_event(value)
 

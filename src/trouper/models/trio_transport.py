@@ -29,7 +29,7 @@ GULP_S = 0.002
 HEAD_BYTES_MAX = 256 * 1024
 _SIZE_LINE_MAX = 4096
 
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: |\Z)")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: |\Z)")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;|\Z)")
