@@ -71,6 +71,11 @@ async def test_lines_may_end_in_carriage_returns() -> None:
         assert (await call(tool, url=at("a")))["content"] == "one\ntwo\nthree"
 
 
+async def test_text_in_utf_16_is_text() -> None:
+    async with site(a=page("naïve".encode("utf-16"), "text/plain; charset=UTF-16")) as (tool, at):
+        assert (await call(tool, url=at("a")))["content"] == "naïve"
+
+
 async def test_long_page_is_read_in_parts() -> None:
     body = "".join(f"{number:05d}\n" for number in range(20_000))
     async with site(a=page(body.encode(), "text/plain")) as (tool, at):

@@ -62,6 +62,17 @@ async def test_redirect_is_checked_like_a_first_address(location: str) -> None:
         await page_from(always(reply(b"", f"Location: {location}", status="302 Found")))
 
 
+async def test_redirect_to_a_path_in_utf_8_is_followed() -> None:
+    """T18."""
+
+    async def handler(stream: trio.SocketStream, request: bytes) -> None:
+        found = request.startswith(b"GET /caf%C3%A9 ")
+        await stream.send_all(reply(b"here") if found else reply(b"", "Location: /café", status="302 Found"))
+
+    page = await page_from(handler)
+    assert (page.body, len(page.redirects)) == (b"here", 1)
+
+
 async def test_head_asks_for_no_body() -> None:
     page = await page_from(always(reply(b"", length=12345)), method="HEAD")
     assert (page.body, page.content_length) == (b"", "12345")
@@ -74,7 +85,10 @@ async def test_head_asks_for_no_body() -> None:
         ("deflate", zlib.compress(b"hello" * 100)),
         ("identity", b"hello" * 100),
         ("X-GZIP", gzip.compress(b"hello" * 100, mtime=0)),
+        ("gzip", gzip.compress(b"hello" * 40, mtime=0) + gzip.compress(b"hello" * 60, mtime=0)),
+        ("gzip", gzip.compress(b"hello" * 100, mtime=0) + b"padding"),
     ],
+    ids=["gzip", "deflate", "identity", "X-GZIP", "gzip piece by piece", "gzip with something behind it"],
 )
 async def test_encodings_are_undone(encoding: str, body: bytes) -> None:
     assert (await page_from(always(reply(body, f"Content-Encoding: {encoding}")))).body == b"hello" * 100
@@ -94,6 +108,8 @@ async def test_encodings_are_undone(encoding: str, body: bytes) -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", "could not be fetched"),
         (reply(b"not gzip", "Content-Encoding: gzip"), "not compressed as it says"),
         (reply(b"x", "Content-Encoding: br"), "not decoded"),
+        (reply(b"x", "Content-Encoding: gzip\r\nContent-Encoding: gzip"), "encoded as 'gzip, gzip'"),
+        (reply(gzip.compress(b"hello" * 100)[:-9], "Content-Encoding: gzip"), "in the middle of its compressed data"),
     ],
     ids=[
         "false-length",
@@ -104,6 +120,8 @@ async def test_encodings_are_undone(encoding: str, body: bytes) -> None:
         "two-lengths",
         "false-gzip",
         "unasked-encoding",
+        "two-encodings",
+        "broken-off-gzip",
     ],
 )
 async def test_answer_that_cannot_be_trusted_is_a_failure(answer: bytes, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -91,10 +92,11 @@ def _about(page: Page) -> dict[str, Json]:
 def _body(page: Page, style: Literal["markdown", "text", "raw"], offset: int) -> dict[str, Json]:
     kind = page.content_type.partition(";")[0].strip().lower()
     body: dict[str, Json] = {"bytes": len(page.body)}
-    if not _is_text(kind, page.body):
+    charset = _charset(page)
+    if not _is_text(kind, page.body, charset):
         return {**body, "binary": True, "note": "The page is not text, so it is not shown."}
     # Every way to end a line is one on the web; a lone carriage return would count as a line that is written over (T9).
-    text = _decoded(page).replace("\r\n", "\n").replace("\r", "\n")
+    text = page.body.decode(charset, errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     cut = page.cut
     if style != "raw" and (
         kind in ("text/html", "application/xhtml+xml")
@@ -112,23 +114,23 @@ def _body(page: Page, style: Literal["markdown", "text", "raw"], offset: int) ->
     return body
 
 
-def _is_text(kind: str, data: bytes) -> bool:
-    if b"\0" in data[:8192]:
+def _is_text(kind: str, data: bytes, charset: str) -> bool:
+    if b"\0" in data[:8192] and not charset.startswith("utf-16"):
         return False
     return kind == "" or kind.startswith(_TEXTUAL) or kind.endswith(("+json", "+xml"))
 
 
-def _decoded(page: Page) -> str:
-    """By the charset that the server names, or the page; UTF-8 otherwise."""
+def _charset(page: Page) -> str:
+    """What the server names, or the page; UTF-8 otherwise."""
     named = _CHARSET.search(page.content_type) or _CHARSET.search(page.body[:2048].decode("latin-1"))
     charset = named[1].lower() if named else "utf-8"
     # Python's other codecs ("zlib", "rot13", "unicode_escape"...) are not character sets, and some are bombs.
     if charset not in _CHARSETS and not charset.startswith(("iso-8859-", "windows-125", "cp125", "koi8-")):
-        charset = "utf-8"
+        return "utf-8"
     try:
-        return page.body.decode(charset, errors="replace")
+        return codecs.lookup(charset).name
     except LookupError:
-        return page.body.decode("utf-8", errors="replace")
+        return "utf-8"
 
 
 _CHARSETS = frozenset(

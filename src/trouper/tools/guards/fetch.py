@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: The most that one step of decompression may give, so that a bomb is seen before it has gone off.
 _INFLATE_STEP = 64 * 1024
+#: How a gzip file begins.
+_GZIP_MARK = b"\x1f"
 _AGENT = "trouper"
 #: An address that never answers must not eat the time of the next.
 _CONNECT_TRY_S = 5.0
@@ -155,12 +157,13 @@ async def _connect(target: Target, addresses: Sequence[Address], tls: ssl.SSLCon
 
 async def _converse(exchange: _Exchange, target: Target, limits: FetchLimits, redirects: tuple[str, ...]) -> Page | str:
     response = await exchange.ask(target)
-    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(response.headers)}
+    found = {name.decode("latin-1"): _text(value) for name, value in reversed(response.headers)}
     if response.status_code in _REDIRECTS and "location" in found:
         return found["location"]
+    encoding = ", ".join(_text(value) for name, value in response.headers if name == b"content-encoding")
     body, cut, wire = b"", False, 0
     if exchange.method != "HEAD":
-        body, cut, wire = await _read_body(exchange, found.get("content-encoding", ""), limits)
+        body, cut, wire = await _read_body(exchange, encoding, limits)
     return Page(
         url=target.url,
         status=response.status_code,
@@ -171,6 +174,14 @@ async def _converse(exchange: _Exchange, target: Target, limits: FetchLimits, re
         redirects=redirects,
         content_length=found.get("content-length"),
     )
+
+
+def _text(value: bytes) -> str:
+    """A header as it is meant: addresses are sent in plain UTF-8 these days, whatever the standard says."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 class _Exchange:
@@ -224,10 +235,14 @@ async def _read_body(exchange: _Exchange, encoding: str, limits: FetchLimits) ->
         wire += len(chunk)
         if not decoder.feed(chunk[:room], body, limits.decoded_bytes_max) or len(chunk) > room:
             return bytes(body), True, wire
+    if wire and not decoder.ended:
+        raise FetchFailed("the page ends in the middle of its compressed data; try again, or another source")
     return bytes(body), False, wire
 
 
 class _Identity:
+    ended = True
+
     def feed(self, chunk: bytes, into: bytearray, limit: int) -> bool:
         """Add to `into`, up to `limit`. False: there was more."""
         room = limit - len(into)
@@ -239,10 +254,20 @@ class _Inflate:
     """gzip or zlib, a bounded step at a time: the ratio of a bomb does not matter, as no step gives more than it may."""
 
     def __init__(self, wbits: int) -> None:
+        self._wbits = wbits
         self._inflater = zlib.decompressobj(wbits)
 
+    @property
+    def ended(self) -> bool:
+        return self._inflater.eof
+
     def feed(self, chunk: bytes, into: bytearray, limit: int) -> bool:
-        while chunk and not self._inflater.eof:
+        while chunk:
+            if self._inflater.eof:
+                # A gzip file may be several in a row, as servers that compress piece by piece send it. What else follows is nothing of the page.
+                if chunk[:1] != _GZIP_MARK:
+                    return True
+                self._inflater = zlib.decompressobj(self._wbits)
             room = limit - len(into)
             if room <= 0:
                 return False
@@ -250,7 +275,7 @@ class _Inflate:
                 into += self._inflater.decompress(chunk, min(room, _INFLATE_STEP))
             except zlib.error as error:
                 raise FetchFailed(f"the page is not compressed as it says ({error}); try another source") from None
-            chunk = self._inflater.unconsumed_tail
+            chunk = self._inflater.unconsumed_tail or self._inflater.unused_data
         return True
 
 
