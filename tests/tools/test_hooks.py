@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from trouper._errors import ConfigError
 from trouper.tools import Allow, Deny, Hooks, InvalidArguments, Rewrite, tool
 from trouper.tools.hooks import (
     PASS,
@@ -44,6 +45,29 @@ def answering(answer: Any) -> Hooks:
 )
 async def test_before_hook_may_allow_deny_or_rewrite(answer: Any, verdict: Verdict) -> None:
     assert await answering(answer).ask_before_tool("s", deploy, {"target": "live"}) == verdict
+
+
+async def test_plain_function_will_do() -> None:
+    """T5."""
+    seen: list[object] = []
+    hooks = Hooks(before_tool=lambda call: Deny("Not on a Friday."), after_tool=seen.append)
+    assert await hooks.ask_before_tool("s", deploy, {"target": "x"}) == Verdict(denied="Not on a Friday.")
+    await hooks.tell(AfterTool("s", "deploy", {}, "ok"))
+    assert len(seen) == 1
+
+
+async def test_denial_without_a_reason_says_so() -> None:
+    """T5: the model is not left with an empty answer."""
+    verdict = await Hooks(before_tool=lambda call: Deny(" ")).ask_before_tool("s", deploy, {"target": "x"})
+    assert verdict.denied == "Permission was denied by a check that gave no reason."
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"before_tool": 3}, {"session_ended": "x"}, {"timeout_s": 0}, {"timeout_s": "3"}, {"timeout_s": True}]
+)
+def test_what_is_no_hook_is_refused_where_it_is_given(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"write an async function|give seconds"):
+        Hooks(**wrong)
 
 
 async def test_no_hook_passes() -> None:

@@ -7,18 +7,22 @@
     open_runtime(..., hooks=[Hooks(before_tool=no_friday_deploys)])
 
 A before-hook may let a call pass (`None` or `Allow()`), deny it, or rewrite its arguments, which are then validated again. One that raises, hangs or returns
-something else denies: a guard that is broken guards nothing. An after-hook only looks on; one that raises is logged.
+something else denies: a guard that is broken guards nothing. An after-hook only looks on; one that raises is logged. Plain functions will do where nothing is
+waited for.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import trio
+from attrs import field
 
 from trouper import codec
+from trouper._errors import ConfigError
 from trouper.core.messages import Json
 from trouper.core.values import frozen
 from trouper.foreign import from_outside
@@ -29,6 +33,7 @@ _log = logging.getLogger(__name__)
 #: How long a hook may take. Generous, since a hook may well ask somebody.
 HOOK_TIMEOUT_S = 300.0
 _BROKEN = "Permission was denied: a check that guards this call failed."
+_UNEXPLAINED = "Permission was denied by a check that gave no reason."
 
 
 @frozen
@@ -112,17 +117,32 @@ class Verdict:
 PASS = Verdict()
 
 
+def _checked_hook(hooks: Hooks, attribute: Any, hook: object) -> None:
+    if hook is not None and not callable(hook):
+        raise ConfigError(f"{attribute.name}={hook!r} is no function; write an async function of one event")
+
+
+def _checked_seconds(hooks: Hooks, attribute: Any, seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ConfigError(f"hooks have timeout_s={seconds!r}; give seconds, more than 0")
+
+
+_E = TypeVar("_E")
+_A = TypeVar("_A")
+Hook: TypeAlias = Callable[[_E], Awaitable[_A] | _A]
+
+
 @frozen
 class Hooks:
     """One set of hooks; all optional."""
 
-    session_started: Callable[[SessionStarted], Awaitable[None]] | None = None
-    session_ended: Callable[[SessionEnded], Awaitable[None]] | None = None
-    before_turn: Callable[[BeforeTurn], Awaitable[Before]] | None = None
-    after_turn: Callable[[AfterTurn], Awaitable[None]] | None = None
-    before_tool: Callable[[BeforeTool], Awaitable[Before]] | None = None
-    after_tool: Callable[[AfterTool], Awaitable[None]] | None = None
-    timeout_s: float = HOOK_TIMEOUT_S
+    session_started: Hook[SessionStarted, None] | None = field(default=None, validator=_checked_hook)
+    session_ended: Hook[SessionEnded, None] | None = field(default=None, validator=_checked_hook)
+    before_turn: Hook[BeforeTurn, Before] | None = field(default=None, validator=_checked_hook)
+    after_turn: Hook[AfterTurn, None] | None = field(default=None, validator=_checked_hook)
+    before_tool: Hook[BeforeTool, Before] | None = field(default=None, validator=_checked_hook)
+    after_tool: Hook[AfterTool, None] | None = field(default=None, validator=_checked_hook)
+    timeout_s: float = field(default=HOOK_TIMEOUT_S, validator=_checked_seconds)
 
     async def ask_before_tool(self, session: str, tool: Tool, arguments: dict[str, Json], call_id: str = "") -> Verdict:
         """The verdict on a call. A rewrite has still to be put through `tool.prepare`."""
@@ -156,7 +176,7 @@ class Hooks:
             return
         try:
             with trio.move_on_after(self.timeout_s) as scope:
-                await hook(event)
+                await _answer(hook, event)
             if scope.cancelled_caught:
                 _log.error("hook %r took more than %s s and was stopped", _named(hook), self.timeout_s)
         except BaseException as raised:
@@ -164,10 +184,10 @@ class Hooks:
                 raise outside from None
             _log.exception("hook %r raised", _named(hook))
 
-    async def _ask(self, hook: Callable[[Any], Awaitable[Before]], event: BeforeTool | BeforeTurn) -> Verdict:
+    async def _ask(self, hook: Hook[Any, Before], event: BeforeTool | BeforeTurn) -> Verdict:
         try:
             with trio.fail_after(self.timeout_s):
-                answer: object = await hook(event)
+                answer: object = await _answer(hook, event)
             if isinstance(answer, Rewrite):
                 # As the journal will hold them: a host may have put anything into them.
                 answer = Rewrite(codec.loads(codec.dumps(answer.arguments)))
@@ -180,7 +200,7 @@ class Hooks:
             case None | Allow():
                 return PASS
             case Deny(str(reason)):
-                return Verdict(denied=reason)
+                return Verdict(denied=reason if reason.strip() else _UNEXPLAINED)
             case Rewrite(Mapping() as arguments):
                 return Verdict(rewritten=dict(arguments))
             case _:
@@ -190,6 +210,11 @@ class Hooks:
                     type(answer).__name__,
                 )
                 return Verdict(denied=_BROKEN)
+
+
+async def _answer(hook: Hook[Any, Any], event: object) -> object:
+    answer = hook(event)
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _named(hook: object) -> str:

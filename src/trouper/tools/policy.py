@@ -52,7 +52,7 @@ def _checked_reason(rule: Rule, attribute: object, reason: Any) -> None:
 
 
 def _checked_tool(rule: Rule, attribute: object, tool: Any) -> None:
-    if not isinstance(tool, str):
+    if not isinstance(tool, str) or not tool:
         raise ConfigError(f"a rule is for tool={tool!r}; give the name of a tool as text, or '*' for every tool")
 
 
