@@ -49,6 +49,19 @@ def test_a_file_says_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [(rule.tool, rule.effect) for rule in found.policies] == [("run_command", "ask"), ("*", "allow")]
 
 
+@pytest.mark.parametrize("text", ["[policy]\nallow = []", "[policy]\ndeny = []\nask = []"])
+def test_a_policy_without_rules_allows_nothing(tmp_path: Path, text: str) -> None:
+    """T4: a list that matches nothing denies."""
+    (tmp_path / "trouper.toml").write_text(text)
+    (rule,) = read_configuration(tmp_path).policies
+    assert (rule.tool, rule.effect) == ("*", "deny")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "trouper.toml").write_text("system = 'Be brief.'", encoding="utf-8-sig")
+    assert read_configuration(tmp_path).system == "Be brief."
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -59,7 +72,9 @@ def test_a_file_says_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("durability = 'maybe'", "'fsync'"),
         ("[budget]\ntoken = 3", "budget.token is no setting"),
         ("[budget]\ntokens = 'many'", "a whole number"),
-        ("[budget]\ntokens = -1", "a whole number"),
+        ("[budget]\ntokens = -1", "a whole number from 0 up"),
+        ("[limits.deadlines]\nidle_s = -1", "a number from 0 up"),
+        ("[limits.compaction]\nshare = 85", "share=85.0 makes no sense; give a number of at least 0 and at most 1"),
         ("[limits]\nparallel_tool_calls = 1", "true or false"),
         ("[limits.deadlines]\nidle = 3", "limits.deadlines.idle is no setting"),
         ("[policy]\nforbid = ['x']", "no effect"),

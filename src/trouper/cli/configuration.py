@@ -145,7 +145,7 @@ def read_configuration(root: Path) -> Configuration:
     try:
         if len(data) > FILE_BYTES_MAX:
             raise ValueError(f"larger than {FILE_BYTES_MAX} bytes")
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # Some editors begin every file with a mark.
         values = tomllib.loads(text)
     except ValueError as error:
         raise ConfigError(f"{str(path)!r} is not TOML: {error}; correct it, or remove it") from None
@@ -188,14 +188,12 @@ def _group(source: Source, name: str, value: Any, cls: Any) -> Any:
         inner = hints[key]
         if attrs.has(inner):
             given[key] = _group(source, where, item, inner)
-            continue
-        if not _fits(item, inner):
+        elif not _fits(item, inner):
             raise source.wrong(where, f"is {item!r}; it has to be {_shown(inner)}")
-        given[key] = (
-            float(item)
-            if isinstance(item, int) and not isinstance(item, bool) and _takes(inner, float) and not _takes(inner, int)
-            else item
-        )
+        elif isinstance(item, int) and not isinstance(item, bool) and _takes(inner, float) and not _takes(inner, int):
+            given[key] = float(item)
+        else:
+            given[key] = item
         try:
             cls(**{key: given[key]})
         except ConfigError as error:  # Of the right type, and yet no sensible value.
@@ -223,7 +221,7 @@ def _takes(hint: Any, kind: type) -> bool:
 
 
 def _shown(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    names = {int: "a whole number from 0 up", float: "a number from 0 up", bool: "true or false", str: "text"}
     parts = typing.get_args(hint) or (hint,)
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(repr(part) for part in parts)
@@ -232,14 +230,16 @@ def _shown(hint: Any) -> str:
 
 def _policies(source: Source, value: Any) -> tuple[Rule, ...]:
     rules: list[Rule] = []
-    for effect, tools in _of(source, "policy", value, dict).items():
+    table = _of(source, "policy", value, dict)
+    for effect, tools in table.items():
         if effect not in _EFFECTS:
             raise source.wrong(f"policy.{effect}", f"is no effect; there is: {', '.join(_EFFECTS)}")
         rules += [
             Rule(_of(source, f"policy.{effect}", tool, str), effect)
             for tool in _of(source, f"policy.{effect}", tools, list)
         ]
-    return tuple(rules)
+    # A list that matches nothing denies (T4), also if it is empty; to a runtime, no rules at all are no list.
+    return tuple(rules) if rules or not table else (Rule("*", "deny", reason="No rule allows this call."),)
 
 
 def _of(source: Source, name: str, value: Any, kind: type[Any]) -> Any:

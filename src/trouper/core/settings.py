@@ -23,8 +23,10 @@ _MOST = 2**63 - 1
 OnRestart: TypeAlias = Literal["end", "resume"]
 
 
-def _number(*, least: float = 0, whole: bool = False, optional: bool = False, finite: bool = False) -> Any:
-    """A validator: a number of at least so much. A mistake is told where it is made, not by a session later."""
+def _number(
+    *, least: float = 0, most: float | None = None, whole: bool = False, optional: bool = False, finite: bool = False
+) -> Any:
+    """A validator: a number of at least so much, and at most so much. A mistake is told where it is made, not by a session later."""
 
     def check(instance: object, attribute: Any, value: object) -> None:
         if value is None and optional:
@@ -33,10 +35,15 @@ def _number(*, least: float = 0, whole: bool = False, optional: bool = False, fi
         # A whole number beyond the most is none that a clock or a counter could work with; infinity is: it never comes.
         if finite and value == float("inf"):
             right = False
+        if most is not None and right:
+            right = value <= most  # type: ignore[operator]
         if not right or isinstance(value, bool) or not value >= least or (isinstance(value, int) and value > _MOST):  # type: ignore[operator]
             what = f"{type(instance).__name__}.{attribute.name}"
             kind = "a whole number" if whole else "a finite number" if finite else "a number"
-            raise ConfigError(f"{what}={_shown(value)} makes no sense; give {kind} of at least {least:g}", setting=what)
+            up_to = f" and at most {most:g}" if most is not None else ""
+            raise ConfigError(
+                f"{what}={_shown(value)} makes no sense; give {kind} of at least {least:g}{up_to}", setting=what
+            )
 
     return check
 
@@ -80,6 +87,7 @@ _COUNT_OR_NONE = _number(whole=True, optional=True)
 _COUNT_OR_OFF = _number(whole=True)
 _SECONDS = _number()
 _SECONDS_OR_NONE = _number(optional=True)
+_SHARE_OR_NONE = _number(most=1, optional=True)
 #: Of what is recorded with the commands that look at it: JSON has no infinity.
 _RECORDED_SECONDS = _number(finite=True)
 
@@ -147,7 +155,7 @@ def _sane_compaction(instance: object, attribute: Any, value: object) -> None:
     _of(Compaction)(instance, attribute, value)
     kind: Any = Compaction
     for each in fields(kind):
-        check = {"share": _SECONDS_OR_NONE, "threshold": _COUNT_OR_NONE, "window": _COUNT_OR_NONE}
+        check = {"share": _SHARE_OR_NONE, "threshold": _COUNT_OR_NONE, "window": _COUNT_OR_NONE}
         check.get(each.name, _COUNT_OR_OFF)(value, each, getattr(value, each.name))
 
 
