@@ -54,7 +54,7 @@ SIMULATE = """
 import pathlib, sys, trouper
 assert pathlib.Path(trouper.__file__).is_relative_to(sys.argv[1]), f"{trouper.__file__} is not the copy"
 import importlib
-sys.exit(importlib.import_module("trouper.testing.simulate").main(sys.argv[2:]))
+sys.exit(importlib.import_module("trouper.testing.simulation").main(sys.argv[2:]))
 """
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 
 import pytest
 
-simulation = importlib.import_module("trouper.testing.simulate")
+from trouper.testing import simulation
 
 SEEDS = 500
 CHUNK = 25

@@ -51,6 +51,17 @@ def test_submodules_offer_what_the_api_page_lists() -> None:
     assert {"CrashDisk", "Chaos", "simulate", "check_invariants"} <= set(testing.__all__)
 
 
+@pytest.mark.parametrize(
+    "first",
+    ["testing.simulate", "import trouper.testing.simulation", "from trouper.testing import SimulationFailed"],
+)
+def test_the_testing_kits_names_stay_what_they_are(first: str) -> None:
+    """api.md: whoever asks a second time gets the function again, and not the module that it is from."""
+    program = f"from trouper import testing\n{first}\nprint(type(testing.simulate), type(testing.strategies), testing.strategies.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "<class 'function'> <class 'module'> trouper.testing.strategies\n"
+
+
 def test_importing_trouper_imports_nothing_heavy() -> None:
     """`import trouper` and a first turn must not load a provider's SDK, pydantic, httpx or a terminal library."""
     program = """

@@ -20,7 +20,7 @@ from trouper.testing.schedule import call_inline, run_simulated, scheduled
 from trouper.testing.sources import CountedIds, VirtualWall, seeded
 
 if TYPE_CHECKING:
-    from trouper.testing.simulate import SimulationFailed, simulate
+    from trouper.testing.simulation import SimulationFailed, simulate
 
 __all__ = [
     "Chaos",
@@ -41,9 +41,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # `python -m trouper.testing.simulate` would complain of a module that its own package has imported already.
-    if name in ("SimulationFailed", "simulate"):
-        import importlib
+    # The simulator needs the whole runtime, the strategies need hypothesis: both are loaded when first asked for.
+    import importlib
 
-        return getattr(importlib.import_module("trouper.testing.simulate"), name)
+    if name in ("SimulationFailed", "simulate"):
+        return getattr(importlib.import_module("trouper.testing.simulation"), name)
+    if name in ("server", "strategies"):
+        return importlib.import_module(f"trouper.testing.{name}")
     raise AttributeError(f"module 'trouper.testing' has no attribute {name!r}")

@@ -1,0 +1,467 @@
+"""The whole runtime in virtual time, from one seed: chaotic model, impatient users, a disk that loses power. Then the faults stop, and everything has to end well.
+
+    python -m trouper.testing.simulate --seed 17        one run again, with its story
+    python -m trouper.testing.simulate --seeds 10000    many
+
+A run has two phases (see `design/INVARIANTS.md`). With faults on, safety: whatever happens, the journal obeys the invariants, every request to the model is valid, no
+tool starts before its intent is on the disk, no tool that may run once runs twice. With faults off, liveness: every session answers again, nothing is left
+open. Everything is drawn from the seed, so the same seed is the same run, to the byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+import trio.testing
+
+from trouper import codec
+from trouper._errors import TrouperError
+from trouper.actors.environment import Environment
+from trouper.core import history
+from trouper.core.events import CallStarted
+from trouper.core.settings import Budget, Compaction, Deadlines, Limits
+from trouper.journal import open_reader
+from trouper.journal.format import is_gap
+from trouper.runtime import Runtime, open_runtime
+from trouper.services.views import instant
+from trouper.session import Session
+from trouper.testing.chaos import Chaos
+from trouper.testing.crash_disk import CrashDisk, PowerCut
+from trouper.testing.invariants import Violation, check_invariants
+from trouper.testing.schedule import run_simulated
+from trouper.testing.sources import START_MS, CountedIds, VirtualWall, seeded
+from trouper.tools.context import ToolContext
+from trouper.tools.contract import Tool
+from trouper.tools.define import tool
+from trouper.tools.errors import ToolError
+
+ROOT = "/state"
+#: A run that has not come to rest by then, in virtual time, hangs.
+PATIENCE_S = 30_000.0
+
+
+class SimulationFailed(AssertionError):
+    """A seed that breaks something. The message is the story of the run."""
+
+
+@attrs.define
+class World:
+    """What outlives a process: the disk, the ids, the wall clock; and what the outside saw."""
+
+    seed: int
+    disk: CrashDisk
+    ids: CountedIds = attrs.Factory(CountedIds)
+    elapsed_ms: int = 0
+    story: list[str] = attrs.Factory(list)
+    problems: list[str] = attrs.Factory(list)
+    #: Executions of tools that may run only once, by call.
+    executions: Counter[str] = attrs.Factory(Counter)
+
+    def tell(self, line: str) -> None:
+        self.story.append(line)
+
+    def wrong(self, problem: str) -> None:
+        self.problems.append(problem)
+
+
+@attrs.frozen
+class Result:
+    seed: int
+    #: Of the journal as it was at the end: equal for equal runs.
+    digest: str
+    records: int
+    epochs: int
+    story: tuple[str, ...]
+
+
+def simulate(seed: int, *, check: bool = True) -> Result:
+    """One run. Raises `SimulationFailed` with its story if anything is wrong."""
+    world = World(seed, CrashDisk())
+    draw = seeded(seed, "plan")
+    epochs = draw.randrange(1, 4)
+    for epoch in range(epochs):
+        _live(world, epoch, draw, faults=True)
+    _live(world, epochs, draw, faults=False)
+    records = _records(world.disk)
+    digest = hashlib.sha256(b"".join(b"".join(codec.encode(record)) for record in records)).hexdigest()
+    if check:
+        violations: list[Violation] = check_invariants(records, limits=_limits(), complete=True)
+        world.problems += [str(violation) for violation in violations]
+    if world.problems:
+        raise SimulationFailed(_told(world, records))
+    return Result(seed, digest, len(records), epochs + 1, tuple(world.story))
+
+
+def _records(disk: CrashDisk) -> list[codec.Record]:
+    return [
+        codec.decode(raw.payload, raw.seq) for raw in open_reader(ROOT, disk=disk).records() if not is_gap(raw.payload)
+    ]
+
+
+def _told(world: World, records: list[codec.Record]) -> str:
+    lines = [f"seed {world.seed} breaks:", *(f"  {problem}" for problem in world.problems[:10])]
+    lines += ["the story:", *(f"  {line}" for line in world.story[-80:])]
+    lines += ["the end of the journal:"]
+    lines += [
+        f"  {r.seq} {r.session}#{r.n} {type(r.cause).__name__}: {', '.join(type(e).__name__ for e in r.events)}"
+        for r in records[-40:]
+    ]
+    lines.append(f"again: python -m trouper.testing.simulate --seed {world.seed}")
+    return "\n".join(lines)
+
+
+def _limits() -> Limits:
+    return Limits(
+        max_steps=6,
+        tool_timeout_s=20.0,
+        grace_s=2.0,
+        deadlines=Deadlines(connect_s=3.0, first_event_s=10.0, idle_s=10.0, step_s=60.0),
+        compaction=Compaction(threshold=600, keep_pairs=2, min_messages=6, mask_min_saving=50),
+        approval_s=30.0,
+        queued_inputs=8,
+        subscriber_events=256,
+        snapshot_every=50,
+    )
+
+
+def _live(world: World, epoch: int, draw: random.Random, *, faults: bool) -> None:
+    """One process, from start to its end: an orderly one, a kill, or a power cut."""
+    fate = draw.choice(("power", "power", "kill", "orderly")) if faults else "orderly"
+    disk = world.disk
+    if fate == "power":
+        disk.cut_power_before(disk.steps + draw.randrange(1, 160))
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    wall = VirtualWall(clock, START_MS + world.elapsed_ms)
+    environment = Environment(
+        now=lambda: wall() / 1000,
+        ids=world.ids,
+        random=seeded(world.seed, f"jitter {epoch}"),
+        pid=1000 + epoch,
+        sync_latency=_syncs(seeded(world.seed, f"syncs {epoch}"), faults=faults),
+    )
+    world.tell(f"process {epoch} starts ({fate}, faults {'on' if faults else 'off'})")
+    try:
+        run_simulated(
+            _process, world, environment, epoch, faults, fate == "kill", seed=world.seed * 7919 + epoch, clock=clock
+        )
+    except BaseException as error:
+        if not _only(error, (PowerCut, _Killed)):
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            world.wrong(f"process {epoch} raised {error!r}")
+            raise SimulationFailed(_told(world, _records(disk.kill()))) from error
+        world.tell(f"process {epoch} is gone: {fate}")
+        world.disk = disk.kill() if fate == "kill" else disk.crash(seed=world.seed * 31 + epoch)
+    else:
+        disk.cut_power_before(None)
+        world.tell(f"process {epoch} ends")
+        world.disk = disk.process()
+    world.elapsed_ms += round(clock.current_time() * 1000) + 1000
+
+
+def _syncs(draw: random.Random, *, faults: bool) -> Callable[[], float] | None:
+    """How long this process's disk takes: no time, or some, so that there is always somebody who decides while another one's record is on its way; or it stalls."""
+    habit = draw.choice(("instant", "instant", "slow", "stalls" if faults else "slow"))
+    if habit == "instant":
+        return None
+    return lambda: 30.0 if habit == "stalls" and draw.random() < 0.01 else draw.choice((0.0, 0.0002, 0.002, 0.05))
+
+
+class _Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+def _only(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_only(inner, kinds) for inner in error.exceptions)
+    return isinstance(error, kinds)
+
+
+async def _process(world: World, environment: Environment, epoch: int, faults: bool, killed: bool) -> None:
+    draw = seeded(world.seed, f"users {epoch}")
+    model = Chaos(
+        seeded(world.seed, f"model {epoch}"), tools=("pure", "careful", "once", "slow", "raises"), faults=faults
+    )
+    with trio.fail_after(PATIENCE_S):
+        async with open_runtime(
+            ROOT,
+            model=model,
+            tools=_tools(world),
+            limits=_limits(),
+            budget=Budget(inline_s=0.3),
+            environment=environment,
+            disk=world.disk,
+        ) as runtime:
+            _RUNTIMES[world.seed] = runtime
+            async with trio.open_nursery() as nursery:
+                if killed:
+                    nursery.start_soon(_kill_after, draw.choice((0.05, 0.5, 3.0, 20.0)))
+                for number in range(draw.randrange(1, 4)):
+                    nursery.start_soon(
+                        _user, world, runtime, f"s{number}", seeded(world.seed, f"user {epoch} {number}"), faults
+                    )
+            if killed:
+                raise _Killed
+            if not faults:
+                await _come_to_rest(world, runtime)
+    for request in model.requests:
+        if problems := history.problems(request.messages):
+            world.wrong(f"I5: a request of session {request.session!r} is invalid: {problems[0]}")
+    if model.open_streams:
+        world.wrong(f"I21: {model.open_streams} model streams were left open")
+
+
+_RUNTIMES: dict[int, Runtime] = {}
+
+
+async def _kill_after(seconds: float) -> None:
+    await trio.sleep(seconds)
+    raise _Killed
+
+
+async def _user(world: World, runtime: Runtime, name: str, draw: random.Random, faults: bool) -> None:
+    """Somebody who talks, interrupts, steers, leaves in mid-turn and comes back."""
+    session = await runtime.session(name)
+    actions: list[Callable[[Session, random.Random], Awaitable[None]]] = [
+        _ask,
+        _ask,
+        _leave_early,
+        _steer,
+        _interrupt,
+        _compact,
+        _spawn,
+        _spawn,
+        _cancel,
+        _notify,
+        _take,
+        _plan,
+    ]
+    for _ in range(draw.randrange(1, 6)):
+        action = draw.choice(actions) if faults else _ask
+        world.tell(f"{trio.current_time():.2f} {name}: {action.__name__[1:]}")
+        try:
+            await action(session, draw)
+        except (TrouperError, ToolError) as error:
+            world.tell(f"{trio.current_time():.2f} {name}: {type(error).__name__}: {error}")
+        await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
+
+
+async def _ask(session: Session, draw: random.Random) -> None:
+    await session.ask(draw.choice(("hello", "do it", "x" * draw.randrange(1, 2000))))
+
+
+async def _leave_early(session: Session, draw: random.Random) -> None:
+    with trio.move_on_after(draw.choice((0.0, 0.05, 0.5, 5.0))):
+        async with session.turn("a long story, please") as turn:
+            async for _ in turn:
+                if draw.random() < 0.1:
+                    break
+
+
+async def _steer(session: Session, draw: random.Random) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_ask_quietly, session, draw)
+        await trio.sleep(draw.choice((0.0, 0.1, 1.0)))
+        await session.send("and another thing")
+
+
+async def _ask_quietly(session: Session, draw: random.Random) -> None:
+    try:
+        await _ask(session, draw)
+    except TrouperError:
+        return
+
+
+async def _interrupt(session: Session, draw: random.Random) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_ask_quietly, session, draw)
+        await trio.sleep(draw.choice((0.0, 0.1, 1.0, 8.0)))
+        await session.interrupt("enough")
+
+
+async def _compact(session: Session, draw: random.Random) -> None:
+    await session.compact()
+
+
+async def _spawn(session: Session, draw: random.Random) -> None:
+    for _ in range(draw.randrange(1, 4)):
+        await session.spawn(
+            draw.choice(("careful", "slow")),
+            {"n": draw.randrange(5)},
+            signal_on_completion=draw.random() < 0.8,
+        )
+
+
+async def _cancel(session: Session, draw: random.Random) -> None:
+    for task in session.tasks(state="running").tasks[: draw.randrange(1, 3)]:
+        await session.cancel(draw.choice((task.id, task.about.origin_call or task.id)))
+
+
+async def _notify(session: Session, draw: random.Random) -> None:
+    key = draw.choice((None, "key"))
+    with session.hold_notifications():
+        await session.notify("Ding", "dong", dedupe_key=key, wake=draw.random() < 0.8)
+        await trio.sleep(draw.choice((0.0, 0.2, 3.0)))
+
+
+async def _take(session: Session, draw: random.Random) -> None:
+    """A host that takes notifications itself, and now and then forgets to say what became of one."""
+    with session.notifications() as inbox, trio.move_on_after(draw.choice((0.1, 2.0))):
+        async for notification in inbox:
+            match draw.randrange(3):
+                case 0:
+                    await session.acknowledge(notification.id)
+                case 1:
+                    await session.requeue(notification.id, reason="later")
+                case _:
+                    return
+
+
+async def _plan(session: Session, draw: random.Random) -> None:
+    at = instant(session._now() + draw.choice((1.0, 30.0)))
+    if draw.random() < 0.5:
+        await session.create_schedule(title="once", at=at, message="now")
+    else:
+        when = (
+            {"at": at} if draw.random() < 0.5 else {"cron": "* * * * *", "missed": draw.choice(("skip", "once", "all"))}
+        )
+        await session.create_schedule(title="run", tool="careful", arguments={"n": 1}, **when)
+
+
+async def _come_to_rest(world: World, runtime: Runtime) -> None:
+    """Faults are off: every session answers, every run ends, every notification arrives (I26)."""
+    for info in runtime.sessions():
+        if info.phase == "closed":
+            continue
+        session = await runtime.session(info.id)
+        await trio.sleep(100.0)
+        for schedule in session.schedules():
+            await session.cancel_schedule(schedule.id)
+        await _wait_idle(session)
+        result = await session.ask("are you still there?")
+        if result.error is not None:
+            world.wrong(f"I26: session {info.id!r} failed with faults off: {result.error}")
+        await _wait_idle(session)
+
+
+async def _wait_idle(session: Session) -> None:
+    """Until there is nothing left that the session waits for."""
+    async for _ in session.events():
+        state = session._state
+        waits = any(each.wake or each.state.value != "queued" for each in state.notifications.pending.values())
+        if state.turn is None and not state.tasks.live and not waits:
+            return
+
+
+def _tools(world: World) -> tuple[Tool, ...]:
+    """One tool of each kind that matters to recovery."""
+
+    def begin(context: ToolContext, once: bool = False) -> None:
+        _check_intent(world, context)
+        if once:
+            key = f"{context.session_id}/{context.call_id}"
+            world.executions[key] += 1
+            if world.executions[key] > 1:
+                world.wrong(f"I4: {key} ran {world.executions[key]} times")
+
+    @tool(readonly=True)
+    async def pure(context: ToolContext, n: int = 0) -> int:
+        """Looks at something."""
+        begin(context)
+        return n
+
+    @tool(idempotent=True, background=True)
+    async def careful(context: ToolContext, n: int = 0) -> dict[str, int]:
+        """May be repeated."""
+        begin(context)
+        await trio.sleep(n * 0.4)
+        return {"n": n}
+
+    @tool(concurrency_class="once")
+    async def once(context: ToolContext, n: int = 0) -> str:
+        """May run once only."""
+        begin(context, once=True)
+        await trio.sleep(n * 0.1)
+        return "x" * n * 400
+
+    @tool(background=True)
+    async def slow(context: ToolContext, n: int = 0) -> str:
+        """Takes its time, and tidies up slowly when it is cancelled."""
+        begin(context, once=True)
+        try:
+            await trio.sleep(n * 3.0)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 0.3):
+                await trio.sleep(0.1)
+        return "done"
+
+    @tool
+    async def raises(context: ToolContext, n: int = 0) -> str:
+        """Fails in one way or another."""
+        begin(context, once=True)
+        if n == 0:
+            raise ToolError("try something else")
+        if n == 1:
+            raise RuntimeError("a bug in the tool")
+        if n == 2:
+            await trio.sleep(100.0)
+        return "fine"
+
+    return (pure, careful, once, slow, raises)
+
+
+def _check_intent(world: World, context: ToolContext) -> None:
+    """I2: the intent is on the disk before the tool runs."""
+    runtime = _RUNTIMES[world.seed]
+    if context.task_id is not None:
+        return
+    log = runtime._log
+    wanted = context.call_id.encode()
+    for raw in log.records(stream=context.session_id):
+        if wanted not in raw.payload or b"CallStarted" not in raw.payload:
+            continue
+        for event in codec.decode_events(raw.payload, raw.seq)[2]:
+            if isinstance(event, CallStarted) and event.call == context.call_id and raw.seq <= log.durable:
+                return
+    world.wrong(f"I2: {context.call_id} of {context.session_id} runs before its intent is durable")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m trouper.testing.simulate", description="Simulated runs of the whole runtime."
+    )
+    parser.add_argument("--seed", type=int, help="run this one, twice, and print its story")
+    parser.add_argument("--seeds", type=int, default=100, help="how many to run (default 100)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        first, second = simulate(options.seed), simulate(options.seed)
+        print("\n".join(first.story))
+        same = "identical" if first == second else "DIFFERENT"
+        print(f"seed {first.seed}: {first.records} records in {first.epochs} processes; the second run is {same}")
+        return 0 if first == second else 1
+    logging.getLogger("trouper").setLevel(logging.CRITICAL)  # Failing tools are part of the plan.
+    begun, records = time.monotonic(), 0
+    for count, seed in enumerate(range(options.start, options.start + options.seeds), 1):
+        try:
+            records += simulate(seed).records
+        except BaseException as error:
+            print(
+                f"{error if isinstance(error, SimulationFailed) else f'seed {seed} raises {error!r}'}", file=sys.stderr
+            )
+            if not isinstance(error, Exception):
+                raise
+            return 1
+        if count % 100 == 0:
+            print(f"{count} of {options.seeds} seeds, {records} records, {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"{options.seeds} seeds hold: {records} records, {time.monotonic() - begun:.0f} s")
+    return 0
