@@ -192,7 +192,7 @@ def test_a_snapshot_without_any_segment_is_damage_and_no_new_journal() -> None:
     assert "every segment is missing, and a snapshot was made after record 6" in str(again.refusal)
     assert not disk.exists(path)
     assert not verify(ROOT, disk=disk).ok
-    assert len(repair(ROOT, "/new", disk=disk).gaps) == 1
+    assert [(gap.first, gap.last) for gap in repair(ROOT, "/new", disk=disk).gaps] == [(1, 6)]
 
 
 def test_a_snapshot_of_another_journal_does_not_tell_how_far_this_one_went() -> None:

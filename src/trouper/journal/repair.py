@@ -32,7 +32,7 @@ from trouper.journal.format import (
 from trouper.journal.reader import Reader, open_reader, opening_error
 from trouper.journal.salvage import Dropped, Gap, Salvage
 from trouper.journal.segment import Block, Damage
-from trouper.journal.snapshots import end_known, newest_snapshot
+from trouper.journal.snapshots import end_known, end_named, newest_snapshot
 from trouper.journal.tolerant import TolerantDisk
 
 
@@ -83,7 +83,8 @@ def repair(
         disk.rename(building, place)
         disk.sync_dir(os.path.dirname(place))
     except OSError as error:
-        raise opening_error(place, error) from error
+        of_the_old = os.path.abspath(error.filename or place).startswith(os.path.join(reader.root, ""))
+        raise opening_error(reader.root if of_the_old else place, error, "repaired") from error
     return Repaired(place, rewriting.journal, rewriting.total, rewriting.last, tuple(gaps))
 
 
@@ -135,7 +136,7 @@ def _end_known(disk: Disk, reader: Reader) -> int:
     """How far the journal went, at least, by what its snapshots tell; 0 if they tell nothing."""
     live = reader.layout().live
     if live is None:
-        return 0
+        return end_named(disk, reader.root)
     snapshot, ignored = newest_snapshot(disk, reader.root, live.header.journal)
     if snapshot is not None:
         snapshot.close()
