@@ -283,6 +283,25 @@ async def test_a_run_that_may_happen_once_ends_as_interrupted(open_checked: Any,
     open_checked.check(machine.disk)
 
 
+@pytest.mark.parametrize(
+    ("rules", "again"), [((Rule("slow", "deny"), Rule("*", "allow")), False), ((Rule("*", "ask"),), True)]
+)
+async def test_a_run_that_the_policy_now_denies_is_not_attached_again(
+    open_checked: Any, autojump_clock: Any, rules: tuple[Rule, ...], again: bool
+) -> None:
+    """B10, T4: whoever forbids a tool and starts again sees it run no more; what was approved before is not asked for twice."""
+    machine, probe = Machine(open_checked), Probe()
+    await left_running(machine, spill_script(seconds=50.0), probe, idempotent=True)
+    async with machine.open(
+        model=Scripted([reply("noted")]), tools=[probe.slow(idempotent=True)], policies=rules
+    ) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        assert only_task(session).state is (TaskState.SUCCEEDED if again else TaskState.INTERRUPTED)
+    assert probe.attempts == ([1, 2] if again else [1])
+    open_checked.check(machine.disk)
+
+
 async def test_an_interrupted_run_leaves_what_is_known_of_its_log(
     open_checked: Any, autojump_clock: Any, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ Everything here happens before the reply is journaled, so that history, events a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from trouper.actors.draft import OpenCall
@@ -104,6 +104,11 @@ class Preparer:
                     )
                 arguments, notes = prepared.arguments, (*notes, "rewritten by a hook", *prepared.notes)
         return arguments, self._by_policy(tool, arguments, notes, caller)
+
+    def is_denied(self, tool: Tool, arguments: Json) -> bool:
+        """Whether the policy of today would refuse what an earlier process was allowed to begin. What somebody approved then is approved still."""
+        known = arguments if isinstance(arguments, Mapping) else {}
+        return bool(self._rules) and explain_policy(tool, known, self._rules).effect == "deny"
 
     def _by_policy(self, tool: Tool, arguments: Json, notes: tuple[str, ...], caller: Caller) -> Preparation:
         decision = explain_policy(tool, arguments, self._rules)

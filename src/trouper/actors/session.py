@@ -212,15 +212,22 @@ class SessionActor:
             owner=self._owner,
             active_in_runtime=self.ground.permits.total,
             reattachable=tuple(
-                task.id for task in self.state.tasks.live.values() if self._can_reattach(task.about.tool)
+                task.id
+                for task in self.state.tasks.live.values()
+                if self._can_reattach(task.about.tool, task.about.spec.get("arguments"))
             ),
             task_limits=self.task_limits(),
             notification_attempts=self.limits.notification_attempts,
         )
 
-    def _can_reattach(self, name: str) -> bool:
+    def _can_reattach(self, name: str, arguments: Json) -> bool:
         tool = self.outfit.registry.get(name)
-        return tool is not None and tool.supports_background and tool.side_effect != "at_most_once"
+        return (
+            tool is not None
+            and tool.supports_background
+            and tool.side_effect != "at_most_once"
+            and not self.outfit.preparer.is_denied(tool, arguments)
+        )
 
     def task_limits(self) -> TaskLimits:
         limits = self.outfit.limits
