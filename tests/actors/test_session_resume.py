@@ -10,7 +10,7 @@ import pytest
 import trio
 from session_watch import names, recorded, seen, wait_idle
 
-from trouper import Compaction, Limits, ToolContext, open_runtime, tool
+from trouper import Compaction, Limits, Rule, ToolContext, open_runtime, tool
 from trouper.core.events import ApprovalRequested, CallEnded, CallStarted, ModelProgressed, RecoveryNoted, TurnEnded
 from trouper.core.history import problems
 from trouper.core.live import TextDelta
@@ -123,6 +123,23 @@ async def test_on_resume_what_is_safe_runs_again_and_the_turn_goes_on(autojump_c
     assert paid.outcome is Outcome.UNKNOWN
     assert [started.attempt for started in recorded(journal, CallStarted)] == [1, 1, 1, 2, 2]
     assert [spec.name for spec in model.requests[0].tools] == ["look", "save", "pay"]
+
+
+async def test_on_resume_what_the_policy_now_denies_does_not_run(autojump_clock, open_checked, journal):
+    """J12, T4: also of the calls that had not begun; and the turn goes on."""
+    model = Scripted([reply(call("save", n=1), call("pay", n=1), call("pay", n=2))])
+    disk = await killed_at(open_checked, 5, model, tools=[save, pay])
+    runs.clear()
+    rules = [Rule("save", "deny"), Rule("pay", "deny", when=lambda arguments: arguments["n"] == 2), Rule("*", "allow")]
+    async with process(
+        open_checked, disk, Scripted([reply("I see.")]), tools=[save, pay], limits=RESUME, policies=rules
+    ) as runtime:
+        session = await runtime.session("s")
+        await wait_idle(session)
+        assert runs == []
+        outcomes = [part.outcome for message in session.history if message.role == "tool" for part in message.parts]
+        assert outcomes == [Outcome.DENIED, Outcome.UNKNOWN, Outcome.DENIED]
+        assert session.last.text == "I see."
 
 
 async def test_on_resume_a_model_that_had_said_nothing_is_asked_again(autojump_clock, open_checked, journal):

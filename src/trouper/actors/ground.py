@@ -132,6 +132,8 @@ class WorkHost(RunHost, Protocol):
     outfit: Outfit
     #: Tools as the turn under way advertises them.
     specs: tuple[ToolSpec, ...]
+    #: The turn that another process began; 0: none.
+    taken_over: int
     audience: Audience
 
     @property

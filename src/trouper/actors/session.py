@@ -130,6 +130,8 @@ class SessionActor:
     #: What the turn under way was started with.
     specs: tuple[ToolSpec, ...] = ()
     _turn_outfit: Outfit | None = None
+    #: The turn that another process began, whose calls were allowed by the rules of that time; 0: none.
+    taken_over: int = 0
 
     # -- the loop. A Ctrl-C does not come down in here: between a decision and its publication it would leave memory behind the disk.
 
@@ -200,6 +202,7 @@ class SessionActor:
             if self.state.turn is not None and self._turn_outfit is None:
                 # A turn that another process began goes on with what this one has.
                 self._turn_outfit, self.specs = self.outfit, self.outfit.specs()
+                self.taken_over = self.state.turn.number
         # No shield is needed: what is waited for in there is the disk, which no cancel cuts short.
         await self._handle(_gather(command, inbox))
         # Recovery may have had nothing to say, and still there is work that nobody runs yet.

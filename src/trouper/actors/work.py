@@ -52,6 +52,7 @@ from trouper.core.steps import TIME_IS_UP
 from trouper.core.task import AwaitTaskStopped, RunTask
 from trouper.core.task_record import Link, NewTask
 from trouper.tools.context import ToolContext
+from trouper.tools.contract import Tool
 from trouper.tools.errors import ToolError
 
 #: A task lets the others run after so many pieces of work in a row: that is a millisecond, if none of them waits for anything.
@@ -164,7 +165,9 @@ class Worker:
         tool = outfit.registry.get(request.name)
         if tool is None:
             # Only after a restart: the call was allowed by a process that had this tool.
-            return self._without_tool(request.id, outfit.registry.unknown(request.name))
+            return self._not_run(request.id, Outcome.ERROR, outfit.registry.unknown(request.name))
+        if self._host.taken_over and self._is_denied_by_now(tool, call):
+            return self._not_run(request.id, Outcome.DENIED, "Permission was denied by policy.")
         timeout_s = call.preparation.timeout_s
         if timeout_s is None:
             timeout_s = outfit.limits.tool_timeout_s
@@ -195,8 +198,16 @@ class Worker:
             attempt=call.attempt,
         )
 
-    async def _without_tool(self, call: CallId, told: str) -> Command:
-        return DeliverResult(call, Outcome.ERROR, self._host.now(), content=told)
+    def _is_denied_by_now(self, tool: Tool, call: Call) -> bool:
+        """Whether a call of a turn that another process began is one that the rules of today forbid (T4)."""
+        host, turn = self._host, self._host.state.turn
+        arguments = call.request.arguments
+        return (
+            turn is not None and turn.number == host.taken_over and host.turn_outfit.preparer.is_denied(tool, arguments)
+        )
+
+    async def _not_run(self, call: CallId, outcome: Outcome, told: str) -> Command:
+        return DeliverResult(call, outcome, self._host.now(), content=told)
 
     async def _run_task(self, task_id: TaskId, attempt: int, running: Running) -> Command | None:
         found = self._host.state.tasks.live.get(task_id)
