@@ -248,6 +248,7 @@ class Session(BackgroundSide):
         `HistoryMasked`: old tool results were replaced by notes, and the rest is too short to sum up. `CompactionEnded`: the model was asked for a summary;
         `how` says what came of it. `None`: there was nothing worth doing.
         """
+        self._check_here()
         outfit = self._actor.outfit
         feed = Feed(1, only=CompactionEnded)
         self._actor.audience.turns.append(feed)
