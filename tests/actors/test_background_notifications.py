@@ -12,7 +12,9 @@ import trio.testing
 from background_stage import Probe, events_of, until, until_quiet
 
 from trouper import Budget, CommandRejected, Limits, Usage, open_runtime, tool
+from trouper.actors.environment import Environment
 from trouper.core.notification import NotificationState
+from trouper.journal.memory_disk import MemoryDisk
 from trouper.models._errors import ModelFault
 from trouper.models.scripted import Scripted, call, fail, reply, stall
 from trouper.testing.crash_disk import CrashDisk, Fate
@@ -189,6 +191,34 @@ async def test_what_a_host_took_and_dropped_goes_to_the_model(open_checked: Any,
             await session.requeue(taken.id)
         await session.acknowledge(taken.id)  # A no-op, as the table in the docs says.
     assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("after_s", [0.5, 1.5])
+async def test_what_a_host_that_is_cancelled_or_leaves_had_been_given_goes_to_the_model(
+    autojump_clock: Any, after_s: float
+) -> None:
+    """B16, I30: while that it was given is on its way to the disk, or when it has it and the session has no room for a word."""
+    model = Scripted([reply("Noted.")], exhausted="repeat")
+    environment = Environment(sync_latency=lambda: 1.0)
+    async with (
+        open_runtime(
+            "/state", model=model, disk=MemoryDisk(), environment=environment, limits=Limits(mailbox=1)
+        ) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        session = await runtime.session("a")
+        with session.notifications() as inbox:
+            await session.notify("Ding", "dong")
+            with trio.move_on_after(after_s):
+                async for _ in inbox:
+                    # Each is a record of its own: the first is being written, the second waits for that.
+                    nursery.start_soon(session.notify, "one")
+                    await trio.testing.wait_all_tasks_blocked()
+                    nursery.start_soon(session.notify, "two")
+                    await trio.testing.wait_all_tasks_blocked()
+                    break
+        await until(session, lambda state: state.turns > 0 and not state.notifications.pending and state.turn is None)
+    assert any("Ding" in request.messages[-1].text for request in model.requests)
 
 
 async def test_an_inbox_ends_with_its_session(open_checked: Any, autojump_clock: Any) -> None:

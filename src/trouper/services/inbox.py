@@ -44,7 +44,9 @@ class _Hold:
         pending = actor.state.notifications.pending
         out = tuple(id for id in self.taken if id in pending and pending[id].state is NotificationState.DELIVERED)
         if out:
-            actor.post(RequeueNotifications(out, "nobody acknowledged it", actor.now(), actor.notification_limits()))
+            command = RequeueNotifications(out, "nobody acknowledged it", actor.now(), actor.notification_limits())
+            if not actor.post(command):
+                actor.start(actor.deliver, command)  # When there is room.
 
 
 class Inbox:
@@ -75,8 +77,10 @@ class Inbox:
             if queued:
                 first = queued[0]
                 try:
+                    # Shielded: what was delivered to nobody would wait for somebody's acknowledgement for ever.
                     taken = await session._ask(
-                        DeliverNotifications(session._now(), (first.id,), session._actor.notification_limits())
+                        DeliverNotifications(session._now(), (first.id,), session._actor.notification_limits()),
+                        shielded=True,
                     )
                 except UsageError as refusal:
                     if isinstance(refusal.__cause__, ActorGone):
