@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -140,34 +140,32 @@ class Session(BackgroundSide):
 
     @ki_safe  # A Ctrl-C right behind the gate would take a place there for good.
     async def _through_the_gate(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:
-        gate = self._ground.beginning
-        await gate.enter()
-        if not self._actor.is_resting:
-            # It may take long until it listens, and that is the trouble of this session alone (I23).
-            gate.leave()
-            return await self._submitted(command, feed, feeds, model)
+        if model is None:
+            return await self._submitted(command, feed, feeds)
+        self._ground.models.meet(model)
+        options = changed(command.options, model=name_of(model), window=window_of(model))
+        command = changed(command, options=options)
+        override = Override(command, model)
+        self._actor.overrides.append(override)
         try:
-            return await self._submitted(command, feed, feeds, model)
+            return await self._submitted(command, feed, feeds)
         finally:
-            gate.leave()
+            self._actor.overrides.remove(override)
 
-    async def _submitted(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:
-        if model is not None:
-            self._ground.models.meet(model)
-            options = changed(command.options, model=name_of(model), window=window_of(model))
-            command = changed(command, options=options)
-            override = Override(command, model)
-            self._actor.overrides.append(override)
+    async def _submitted(self, command: Submit, feed: Feed, feeds: list[Feed]) -> Step:
+        gate, actor = self._ground.beginning, self._actor
+        await gate.enter()
         feeds.append(feed)
         try:
-            # Shielded: whether the turn began has to be known, or nobody could end it.
-            return await self._ask(command, shielded=True)
+            # Shielded, either way: whether the turn began has to be known, or nobody could end it.
+            if actor.is_resting:
+                return await self._answer(actor.begin_turn(command))
+            # It may take long until it listens, and that is the trouble of this session alone (I23).
+            gate.leave()
+            return await self._answer(self._ref.ask_shielded(command))
         except BaseException:
             feeds.remove(feed)
             raise
-        finally:
-            if model is not None:
-                self._actor.overrides.remove(override)
 
     async def _leave(self, turn: Turn, feeds: list[Feed]) -> None:
         """End it, if it has not ended by itself."""
@@ -420,9 +418,12 @@ class Session(BackgroundSide):
 
     async def _ask(self, command: Any, *, shielded: bool = False) -> Step:
         self._check_here()
+        return await self._answer((self._ref.ask_shielded if shielded else self._ref.ask)(command))
+
+    async def _answer(self, asked: Awaitable[Step]) -> Step:
+        """What the actor says to it, or why it says nothing."""
         try:
-            step: Step = await (self._ref.ask_shielded if shielded else self._ref.ask)(command)
-            return step
+            return await asked
         except MailboxFull as full:
             raise MailboxFull(
                 f"session {self.id!r} has {full.capacity} requests waiting, which is Limits.mailbox; try again later",

@@ -10,6 +10,7 @@ from trouper import codec
 from trouper.actors.audience import Audience
 from trouper.actors.door import Door
 from trouper.actors.environment import Environment
+from trouper.actors.gate import Gate
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
@@ -102,6 +103,8 @@ class Ground(RunGround, Protocol):
     door: Door
     #: Sees to it that what a model has said is recorded while it speaks.
     notes: Notes
+    #: Where turns begin.
+    beginning: Gate
 
     @property
     def spending(self) -> Spending:

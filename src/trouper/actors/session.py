@@ -19,6 +19,7 @@ from trouper import codec
 from trouper._errors import CommandRejected
 from trouper.actors.audience import Audience
 from trouper.actors.errors import ActorGone, MailboxFull
+from trouper.actors.gate import Gate
 from trouper.actors.ground import Ground, Outfit, Started
 from trouper.actors.recording import Taken, take
 from trouper.actors.reference import Inbox, Ref
@@ -40,6 +41,7 @@ from trouper.core.commands import (
     OpenSession,
     Recover,
     SpillCalls,
+    Submit,
 )
 from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnded, TurnStarted
 from trouper.core.ids import CallId
@@ -93,6 +95,13 @@ class Override:
 
     command: Command
     model: Model
+
+
+@define(eq=False)
+class Failure:
+    """What somebody came upon who decided in the actor's place: the actor crashes of it, as if it had decided itself."""
+
+    error: Exception
 
 
 @define(eq=False)
@@ -301,6 +310,39 @@ class SessionActor:
         with self.ground.door.going_first():
             return await self.relay(command)
 
+    @ki_safe
+    async def begin_turn(self, command: Submit) -> Step:
+        """What the actor would answer to this question while it rests, by whoever asks: that saves both of them the way through the scheduler.
+
+        The asker has come in at the gate where turns begin; the next is let in when the work of this one begins, or when there is none.
+        Raises what the actor would: `CommandRejected`, `JournalFull`, or `AskLost` if it crashes of it. A cancel comes at the next checkpoint.
+        """
+        gate = self.ground.beginning
+        is_left_to_work = False
+        try:
+            with self._turnstile:
+                taken = self._take(self.state, self.next_seq, command)
+                assert taken is not None  # It is refused, or a turn begins.
+                _, started = await self._commit((taken,))
+                begun = Step(self.state)
+                if started and self._nursery is not None:
+                    # In the actor's own context: tools must not see other context variables for having been started by somebody else.
+                    self._nursery.parent_task.context.run(self.spawn, started, gate)
+                    is_left_to_work = True
+        except (CommandRejected, JournalFull):
+            raise
+        except Exception as error:
+            # It is the session that has failed, not the asker.
+            assert self._ref is not None
+            begun = await self._ref.ask_shielded(Failure(error))
+        finally:
+            if not is_left_to_work:
+                gate.leave()
+        if begun.state.turn is None:
+            # Over already, since a budget is spent: who asks again and again has to let the others run.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        return begun
+
     async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> Sequence[Started]:
         """Decide on each command in turn, wait for the disk once, and only then let anybody know. Returns the work to be done now."""
         state, n = self.state, self.next_seq
@@ -489,11 +531,12 @@ class SessionActor:
                 started.append((work, new))
         return cancelled, started
 
-    def spawn(self, started: Sequence[Started]) -> None:
-        """Have this work done, each piece in a task of its own."""
+    def spawn(self, started: Sequence[Started], gate: Gate | None = None) -> None:
+        """Have this work done, each piece in a task of its own. The first one to begin leaves the `gate`."""
         for work, running in started:
             assert self._nursery is not None
-            self._nursery.start_soon(self._worker.run, work, running)
+            self._nursery.start_soon(self._worker.run, work, running, gate)
+            gate = None
 
     # -- what its work needs (see `trouper.actors.ground.WorkHost`)
 
@@ -631,5 +674,7 @@ def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[Command | None, Re
 
 def _opened(message: Any) -> tuple[Command | None, Reply[Any] | None]:
     if type(message) is Request:
+        if type(message.payload) is Failure:
+            raise message.payload.error
         return message.payload, message.defer()
     return message, None

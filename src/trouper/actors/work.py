@@ -12,6 +12,7 @@ import trio
 
 from trouper.actors.allowance import Allowance
 from trouper.actors.asking import Asking
+from trouper.actors.gate import Gate
 from trouper.actors.ground import Started, WorkHost
 from trouper.actors.preparing import admitted
 from trouper.actors.recording import rehearse
@@ -85,8 +86,10 @@ class Worker:
             self._runs = Runs(self._host, self.let_go)
         return self._runs
 
-    async def run(self, work: Work, running: Running) -> None:
-        """Do the work, tell the session, and go on with what it wants next, if it has something for this task."""
+    async def run(self, work: Work, running: Running, gate: Gate | None = None) -> None:
+        """Do the work, tell the session, and go on with what it wants next, if it has something for this task. Who waits at the `gate` may begin now."""
+        if gate is not None:
+            gate.leave()
         door = self._host.ground.door
         with Lane(self._host.ground.deadlines) as lane:
             relayed = 0
