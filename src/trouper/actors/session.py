@@ -290,7 +290,9 @@ class SessionActor:
                 self._refused(command, refusal)
                 return ()
             if taken is not None:
-                _, started = await self._commit((taken,))
+                if taken.durable and not self.ground.writer.is_durable(taken.seq):
+                    await self.ground.writer.wait_durable(taken.seq)
+                _, started = self._adopt((taken,))
             elif type(command) in _ASKED_AGAIN:
                 self._ask_again(_ASKED_AGAIN[type(command)])
                 _, started = self._reconcile()
@@ -323,7 +325,8 @@ class SessionActor:
             with self._turnstile:
                 taken = self._take(self.state, self.next_seq, command)
                 assert taken is not None  # It is refused, or a turn begins.
-                _, started = await self._commit((taken,))
+                await self.ground.writer.wait_durable(taken.seq)
+                _, started = self._adopt((taken,))
                 begun = Step(self.state)
                 if started and self._nursery is not None:
                     # In the actor's own context: tools must not see other context variables for having been started by somebody else.
@@ -379,7 +382,10 @@ class SessionActor:
         cancelled: Sequence[Running] = ()
         started: Sequence[Started] = ()
         if taken:
-            cancelled, started = await self._commit(taken)
+            if any(each.durable for each in taken):
+                # Shielded inside: between hand-over and acknowledgement a cancel would leave memory and disk apart.
+                await self.ground.writer.wait_durable(taken[-1].seq)
+            cancelled, started = self._adopt(taken)
         elif stale:
             cancelled, started = self._reconcile()
         for reply, then, events, error in replies:
@@ -406,14 +412,9 @@ class SessionActor:
                     override.command = cause
         return taken
 
-    async def _commit(self, taken: Sequence[Taken]) -> tuple[Sequence[Running], Sequence[Started]]:
-        """Wait for the disk; then what was decided is the state, those who watch are told, and the work follows."""
+    def _adopt(self, taken: Sequence[Taken]) -> tuple[Sequence[Running], Sequence[Started]]:
+        """What was decided, and is on the disk, is the state; those who watch are told, and the work follows."""
         last = taken[-1]
-        for each in taken:
-            if each.durable:
-                # Shielded inside: between hand-over and acknowledgement a cancel would leave memory and disk apart.
-                await self.ground.writer.wait_durable(last.seq)
-                break
         self.state, self.next_seq, self.in_flight = last.state, last.record.n + len(last.record.events), None
         for each in taken:
             self._publish(each.record, each.seq)
@@ -458,7 +459,7 @@ class SessionActor:
     def _notice(self, event: Any, cause: Command) -> None:
         """What the actor itself has to know of an event."""
         kind = type(event)
-        if isinstance(event, CallEnded | TaskEnded) and event.internal is not None:
+        if (kind is CallEnded or kind is TaskEnded) and event.internal is not None:
             # From the record, which secrets were cut out of.
             tools_logger.error(
                 "a tool of session %s failed inside (%s): %s", self.session, kind.__name__, event.internal
