@@ -81,6 +81,8 @@ def test_a_frequent_value_is_made_as_any_other() -> None:
     assert copy.deepcopy(Common(1, 2, ["a"])) == pickle.loads(pickle.dumps(Common(1, 2, ["a"]))) == Common(1, 2, ["a"])
     with pytest.raises(TypeError, match="missing"):
         Common()  # type: ignore[call-arg]
+    # As a reader says it of a field that is not there.
+    assert Common(1, names=attrs.NOTHING).names == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cls", [Derived, DerivedWithSlots])

@@ -4,9 +4,9 @@
 for each takes a third of the time in which a program starts, and made once they are as fast. The rest is left to attrs until a class is first used: to make an
 instance, to read one that was pickled, or to be asked for its fields or how it is called. A program that starts uses few of them.
 
-Of those that are made again and again, `__init__` is our own, too. That of attrs has to get around the `__setattr__` that forbids changes, with a call for
-each field. Here a new value is of another class while its fields are set, its *twin*, which has the same slots and forbids nothing: so they are plain
-assignments, and a value of a dozen fields is made in half the time.
+Those that are made again and again have a `__new__` of our own in place of an `__init__`. That of attrs has to get around the `__setattr__` that forbids changes,
+with a call for each field. Here a new value is of another class while its fields are set, its *twin*, which has the same slots and forbids nothing: so they are
+plain assignments, and a value of a dozen fields is made in a third of the time.
 
 `attrs.evolve` looks up a class's fields anew on every call, which is most of what a fold would do. `changed` does the same with one
 function per class, made on first use, `changer` hands out that function, and `fields_changer` makes one that knows beforehand which fields are to
@@ -54,7 +54,8 @@ def _frozen(cls: type, slots: bool, frequent: bool) -> type:
     if frequent:
         # Without a place for weak references: a class that has one does not take a twin.
         made = attrs.frozen(cls, repr=False, eq=False, init=False, weakref_slot=False)
-        made.__init__ = _initialiser(made)
+        made.__new__ = staticmethod(_constructor(made))
+        made.__getnewargs__ = _new_arguments
     else:
         made = attrs.frozen(cls, slots=slots, repr=False, eq=False)
     made.__compared__ = _compared(made)
@@ -142,40 +143,48 @@ class _NoSignature:
 # --- frequent ones ---
 
 
-def _initialiser(cls: Any) -> Callable[..., None]:
+def _constructor(cls: Any) -> Callable[..., Any]:
     fields = attrs.fields(cls)
     twin = type(cls.__name__, (), {"__slots__": cls.__slots__})
-    namespace: dict[str, Any] = {"_cls": cls, "_twin": twin, "_become": _become, "_put": object.__setattr__}
-    parameters, made, assigned, put = ["self"], [], [], []
+    namespace: dict[str, Any] = {"_cls": cls, "_twin": twin, "_new": object.__new__, "_put": object.__setattr__}
+    namespace["NOTHING"] = attrs.NOTHING
+    parameters, made, assigned, put = ["_class"], [], [], []
     for field in fields:
         name, default = field.name, field.default
         assert not (field.validator or field.converter or field.kw_only), f"{name!r} of {cls.__name__!r} is not plain"
-        parameters.append(name if default is attrs.NOTHING else f"{name}=_default_{name}")
-        namespace[f"_default_{name}"] = default
         if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-            made.append(f"    if {name} is _default_{name}: {name} = _default_{name}.factory()")
+            parameters.append(f"{name}=NOTHING")
+            namespace[f"_make_{name}"] = default.factory
+            made.append(f"    if {name} is NOTHING: {name} = _make_{name}()")
+        elif default is attrs.NOTHING:
+            parameters.append(name)
+        else:
+            parameters.append(f"{name}=_default_{name}")
+            namespace[f"_default_{name}"] = default
         assigned.append(f"    self.{name} = {name}")
         put.append(f"        _put(self, '{name}', {name})")
     lines = [
-        f"def __init__({', '.join(parameters)}):",
+        f"def __new__({', '.join(parameters)}):",
         *made,
         # A class that is derived from this one may have other slots.
-        "    if self.__class__ is not _cls:",
+        "    if _class is not _cls:",
+        "        self = _new(_class)",
         *put,
-        "        return",
-        "    _become(self, _twin)",
+        "        return self",
+        "    self = _twin()",
         *assigned,
         "    self.__class__ = _cls",
+        "    return self",
     ]
     exec("\n".join(lines), namespace)
-    initialiser: Callable[..., None] = namespace["__init__"]
-    initialiser.__qualname__ = f"{cls.__qualname__}.__init__"
-    initialiser.__annotations__ = {field.name: field.type for field in fields} | {"return": None}
-    return initialiser
+    constructor: Callable[..., Any] = namespace["__new__"]
+    constructor.__qualname__ = f"{cls.__qualname__}.__new__"
+    constructor.__annotations__ = {field.name: field.type for field in fields} | {"return": cls}
+    return constructor
 
 
-#: Gives a value another class, also if its own forbids changes.
-_become = object.__dict__["__class__"].__set__
+def _new_arguments(self: Any) -> tuple[Any, ...]:
+    return tuple([getattr(self, field.name) for field in attrs.fields(type(self))])
 
 
 def _nothing(_: object) -> tuple[()]:
