@@ -143,13 +143,5 @@ async def run_tool(
                 # A note that leads nowhere is replaced by one that says why.
                 anew = partial(shape, not_kept=not_kept)
                 shaped = await off_loop(anew) if heavy else anew()
-    return DeliverResult(
-        call=call,
-        outcome=outcome,
-        at=host.now(),
-        content=shaped.content,
-        images=images,
-        latency_ms=round((read_clock() - started) * 1000, 3),
-        full_output=full_output,
-        internal=internal,
-    )
+    latency_ms = round((read_clock() - started) * 1000, 3)
+    return DeliverResult(call, outcome, host.now(), shaped.content, images, latency_ms, full_output, internal)
