@@ -19,8 +19,6 @@ from trouper.core.commands import (
     DeliverSummary,
     EndTurn,
     NoteBudget,
-    NoteProgress,
-    NoteRetry,
 )
 from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
@@ -67,17 +65,9 @@ class Asking:
             for what, used, cap in spending.warnings():
                 self._host.tell(NoteBudget(what, used, cap))
         outfit = self._host.turn_outfit
-        call = ModelCall(
-            outfit.model,
-            self._request(outfit, turn, step_number),
-            outfit.limits,
-            self._host.ground.environment.random,
-            publish=self._host.publish_live if self._host.audience.turns else None,
-            on_retry=lambda attempt, fault, delay: self._host.tell(NoteRetry(turn, step_number, attempt, fault, delay)),
-            has_hooks=bool(outfit.hooks),
-            on_note=lambda text, thinking: self._host.tell(NoteProgress(turn, step_number, text, thinking)),
-            settled=self._host.ground.redact.settled,
-        )
+        request = self._request(outfit, turn, step_number)
+        jitter = self._host.ground.environment.random
+        call = ModelCall(outfit.model, request, outfit.limits, jitter, self._host, bool(outfit.hooks))
 
         def finish(finished: Draft | Failed) -> Awaitable[Command]:
             if isinstance(finished, Draft):

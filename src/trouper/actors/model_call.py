@@ -15,9 +15,11 @@ from typing import TypeVar
 import trio
 
 from trouper.actors.draft import Draft, check_fault
+from trouper.actors.ground import WorkHost
 from trouper.actors.running import Running
+from trouper.core.commands import NoteProgress, NoteRetry
 from trouper.core.history import repaired, without_signatures
-from trouper.core.live import CallAnnounced, LiveEvent, TextDelta, ThinkingDelta
+from trouper.core.live import CallAnnounced, TextDelta, ThinkingDelta
 from trouper.core.messages import NO_USAGE, Fault, Usage
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed, frozen
@@ -67,21 +69,15 @@ class ModelCall:
         request: ModelRequest,
         limits: Limits,
         jitter: random.Random,
-        *,
-        publish: Callable[[LiveEvent], None] | None = None,
-        on_retry: Callable[[int, Fault, float], None] | None = None,
-        on_note: Callable[[str, str], None] | None = None,
-        settled: Callable[[str], int] = len,
+        host: WorkHost | None = None,
         has_hooks: bool = False,
     ) -> None:
         self._model = model
         self._request = request
         self._limits = limits
         self._jitter = jitter
-        self._publish = publish
-        self._on_retry = on_retry
-        self._on_note = on_note
-        self._settled = settled
+        #: Who hears of it while it is under way: of a step, its session; of a summary, nobody.
+        self._host = host
         #: Whether `finish` asks hooks about the calls.
         self._has_hooks = has_hooks
         self.draft = Draft()
@@ -140,8 +136,8 @@ class ModelCall:
                 with running.until():
                     return await finish(Failed(fault))
                 return None
-            if self._on_retry is not None and not isinstance(self._error, MalformedReply):
-                self._on_retry(attempt, fault, delay)
+            if not isinstance(self._error, MalformedReply):
+                self._tell_retry(attempt, fault, delay)
             attempt += 1
             self.retried = self.usage
             self.draft = Draft()
@@ -208,13 +204,16 @@ class ModelCall:
     async def _read(
         self, chunks: AsyncIterator[Chunk], running: Running, step_end: float, deadlines: Deadlines
     ) -> None:
-        draft, publish = self.draft, self._publish
-        text_id = f"m_{self._request.turn}_{self._request.step}"
-        thinking_id = f"r_{self._request.turn}_{self._request.step}"
+        draft, host = self.draft, self._host
+        publish = None
+        if host is not None and host.audience.turns:
+            publish = host.publish_live
+            text_id = f"m_{self._request.turn}_{self._request.step}"
+            thinking_id = f"r_{self._request.turn}_{self._request.step}"
         read_clock = running.clock
         now = read_clock()
         running.extend(min(now + deadlines.first_event_s, step_end))
-        note_at = now + _FIRST_NOTE_S if self._on_note is not None else float("inf")
+        note_at = now + _FIRST_NOTE_S if host is not None else math.inf
         limit = self._limits.reply_chars
         came = 0
         async for chunk in chunks:
@@ -225,8 +224,7 @@ class ModelCall:
             if type(chunk) is Switched:
                 check_fault(chunk.fault)
                 self.retried, draft.usage = self.usage, NO_USAGE
-                if self._on_retry is not None:
-                    self._on_retry(self._number, chunk.fault, 0.0)
+                self._tell_retry(self._number, chunk.fault, 0.0)
                 continue
             draft.add(chunk)
             if type(chunk) in _NO_SPEECH:
@@ -254,16 +252,25 @@ class ModelCall:
 
     def note(self) -> None:
         """Have what was said since the last note recorded, in case nothing else comes of it."""
+        if self._host is None:
+            return
         text, thinking = self.draft.text, self.draft.thinking
         # A secret must not slip through in two halves (J8).
-        text_end = max(self._settled(text), self._noted_text)
-        thinking_end = max(self._settled(thinking), self._noted_thinking)
+        settled = self._host.ground.redact.settled
+        text_end = max(settled(text), self._noted_text)
+        thinking_end = max(settled(thinking), self._noted_thinking)
         more = text_end > self._noted_text or thinking_end > self._noted_thinking
         # That something was seen is noted even if no word of it is whole: it must never be said twice (L13).
-        if self._on_note is not None and self.draft.progressed and (more or not self._noted):
+        if self.draft.progressed and (more or not self._noted):
             self._noted = True
-            self._on_note(text[self._noted_text : text_end], thinking[self._noted_thinking : thinking_end])
+            turn, step = self._request.turn, self._request.step
+            new_text, new_thinking = text[self._noted_text : text_end], thinking[self._noted_thinking : thinking_end]
+            self._host.tell(NoteProgress(turn, step, new_text, new_thinking))
             self._noted_text, self._noted_thinking = text_end, thinking_end
+
+    def _tell_retry(self, attempt: int, fault: Fault, delay_s: float) -> None:
+        if self._host is not None:
+            self._host.tell(NoteRetry(self._request.turn, self._request.step, attempt, fault, delay_s))
 
     def _silence(self, step_end: float) -> str:
         deadlines = self._limits.deadlines
