@@ -46,6 +46,8 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 #: How much one `take` frames: a batch lies in one segment.
 BATCH_BYTES_MAX = 1024 * 1024
 _NEWLINE = ord("\n")
+#: A line: its sequence, the length of its payload, the checksum up to it, a mark if all before it is synced, and the payload.
+_LINE = b"%d %d %08x%b %b\n"
 #: The file that is given up when the disk is full, so that running work can still be recorded.
 RESERVE_BYTES = 4 * 1024 * 1024
 
@@ -98,7 +100,7 @@ class Recovery:
 class Batch:
     """Framed lines on their way to the disk."""
 
-    __slots__ = ("blobs", "checksum", "count", "data", "durable", "last", "streams")
+    __slots__ = ("blobs", "checksum", "count", "data", "last", "streams")
 
     def __init__(
         self,
@@ -108,7 +110,6 @@ class Batch:
         count: int,
         streams: dict[str, None],
         blobs: list[tuple[str, bytes]],
-        durable: bool,
     ) -> None:
         self.data = data
         self.last = last
@@ -116,8 +117,6 @@ class Batch:
         self.count = count
         self.streams = streams
         self.blobs = blobs
-        #: Whether an entry in it wants a sync.
-        self.durable = durable
 
 
 @attrs.define
@@ -235,7 +234,7 @@ class Log:
         self._recent[entry.id] = seq
         if self.level != "fsync" and entry.durable and not self._pending:
             # Nothing waits before it, and it waits for nothing.
-            self.commit(self._frame((entry,)), sync=False)
+            self._write_now(entry)
             return seq
         self._pending.append(entry)
         self.pending_bytes += len(head) + len(body) + 48
@@ -265,7 +264,6 @@ class Log:
         lines: list[bytes] = []
         blobs: list[tuple[str, bytes]] = []
         streams: dict[str, None] = {}
-        durable = False
         for entry in entries:
             head, body = entry.head, entry.body
             payload = b"".join((head, BODY_MARK, body, b"}"))
@@ -275,12 +273,11 @@ class Log:
                 payload = b'%b,"blob":"%b","size":%d}' % (head, digest.encode(), len(body))
             checksum = crc32(payload, checksum)
             seq += 1
-            lines.append(b"%d %d %08x%b %b\n" % (seq, len(payload), checksum, mark, payload))
+            lines.append(_LINE % (seq, len(payload), checksum, mark, payload))
             mark = b""
             streams[entry.stream] = None
-            durable = durable or entry.durable
         self._checksum, self._framed = checksum, seq
-        return Batch(b"".join(lines), seq, checksum, len(lines), streams, blobs, durable)
+        return Batch(b"".join(lines), seq, checksum, len(lines), streams, blobs)
 
     def _cut_pending(self) -> list[Entry]:
         """Take the first part of a large backlog, and leave the rest pending."""
@@ -302,12 +299,8 @@ class Log:
             try:
                 for digest, body in batch.blobs:
                     self._put_blob(digest, body)
-                if live.size + len(batch.data) > self._segment_bytes and live.records:
-                    live = self._cut(live)
-                self._write(live, batch.data)
-                live.records += batch.count
+                live = self._put(live, batch.data, batch.count, batch.last, batch.checksum)
                 live.streams.update(batch.streams)
-                self._written, self._written_checksum = batch.last, batch.checksum
                 if sync:
                     live.file.sync()
                     self._check_place(live)
@@ -318,6 +311,35 @@ class Log:
                 # The batch has its sequences, and is not on the disk: whatever it was, nothing may come behind it.
                 self._fail(error)
                 raise
+
+    def _write_now(self, entry: Entry) -> None:
+        """Frame and commit this one, without a batch: at the levels that know no sync, that is what every decision does."""
+        payload = b"".join((entry.head, BODY_MARK, entry.body, b"}"))
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            self.commit(self._frame((entry,)), sync=False)
+            return
+        mark = b"+" if self._synced == self._framed else b""
+        checksum = self._checksum = crc32(payload, self._checksum)
+        seq = self._framed = self._framed + 1
+        with self._mutex:
+            live = self._writable()
+            try:
+                live = self._put(live, _LINE % (seq, len(payload), checksum, mark, payload), 1, seq, checksum)
+                live.streams[entry.stream] = None
+            except OSError as error:
+                raise self._fail(error) from error
+            except BaseException as error:
+                self._fail(error)
+                raise
+
+    def _put(self, live: LiveSegment, data: bytes, count: int, last: int, checksum: int) -> LiveSegment:
+        """Write so many lines, up to `last`, at the end of the segment, or of the next one if this is full; returns which."""
+        if live.size + len(data) > self._segment_bytes and live.records:
+            live = self._cut(live)
+        self._write(live, data)
+        live.records += count
+        self._written, self._written_checksum = last, checksum
+        return live
 
     def flush(self) -> None:
         """Write all that is pending; no sync."""
