@@ -97,6 +97,8 @@ async def test_after_the_block_everything_says_so_and_nothing_hangs(autojump_clo
         held = session.turn("later")
     with pytest.raises(RuntimeEnded, match="inside its `async with open_runtime"):
         await runtime.session("new")
+    with pytest.raises(RuntimeEnded, match="set triggers inside"):
+        runtime.trigger("tick", Every(1.0), lambda fired: session.send("x"))
     uses: list[Any] = [lambda: session.ask("x"), lambda: session.send("x"), session.interrupt, session.compact]
     for use in uses:
         with pytest.raises(SessionEnded, match="session 's' is gone: its runtime is closed"):

@@ -161,6 +161,8 @@ class Runtime(Overview):
 
     def trigger(self, name: str, when: When, act: Act, *, restart: Restart = TRIGGER_RESTART) -> Ref[Any, Any]:
         """Call `act(fired)` as `when` says: `Every(60)`, `OnChange("inbox/")`, `Cron("0 9 * * *")`... until the runtime ends or `stop_trigger(name)` (B25)."""
+        if self._ground.closed:
+            raise RuntimeEnded("the runtime is closed; set triggers inside its `async with open_runtime(...)` block")
         self._ground.home.check()
         checks.text(name, "the name of a trigger")
         check_trigger(when, act, self.environment.now())
