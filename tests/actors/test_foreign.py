@@ -8,18 +8,21 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+import attrs
 import pytest
 import trio
 from session_watch import recorded, seen
 
 from trouper import CommandRejected, Hooks, tool
 from trouper.actors.exits import RestartLimit
+from trouper.actors.tool_call import INTERNAL
 from trouper.actors.triggers import Every, Fired
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
 from trouper.foreign import from_outside
 from trouper.models import Chunk, Done, Fallback, ModelRequest, Scripted, TextChunk, call, reply
+from trouper.tools import Tool
 from trouper.tools.policy import allow, deny
 
 #: What is no `Exception`, and ends nobody but whoever raised it.
@@ -160,6 +163,53 @@ async def test_nothing_that_a_tool_raises_ends_more_than_its_call(
         assert (await (await runtime.session("s")).ask("go")).text == "Fine."
     (ended,) = recorded(journal, CallEnded)
     assert ended.outcome is Outcome.ERROR
+    assert not crashes(caplog)
+
+
+@pytest.mark.parametrize("kind", OWN)
+async def test_nothing_that_a_parameters_class_raises_ends_more_than_the_call(
+    autojump_clock, open_checked, journal, caplog, kind
+):
+    """L20, I23: its values are built before the call is allowed."""
+
+    @attrs.define
+    class Odd:
+        number: int
+
+        def __attrs_post_init__(self) -> None:
+            raise kind
+
+    async def take(odd) -> str:
+        """Takes something odd."""
+        return "taken"
+
+    take.__annotations__["odd"] = Odd
+    model = Scripted([reply(call("take", odd={"number": 1})), reply("Fine.")])
+    async with open_checked(model, tools=[take]) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Fine."
+    (ended,) = recorded(journal, CallEnded)
+    assert (ended.outcome, ended.content) == (Outcome.ERROR, INTERNAL)
+    assert not crashes(caplog)
+
+
+@pytest.mark.parametrize("schema", [{"pattern": "["}, {"$ref": "#/nowhere"}, {"type": "nonsense"}])
+async def test_a_schema_that_is_none_ends_the_call_and_not_the_session(
+    autojump_clock, open_checked, journal, caplog, schema
+):
+    """T1, L20, I23: it is the tool's fault, told to the log and not to the model."""
+
+    async def invoke(arguments, context) -> str:
+        return "ran"
+
+    odd = Tool(
+        name="odd", description="Odd.", parameters={"type": "object", "properties": {"x": schema}}, invoke=invoke
+    )
+    model = Scripted([reply(call("odd", x="y")), reply("Fine.")])
+    async with open_checked(model, tools=[odd]) as runtime:
+        assert (await (await runtime.session("s")).ask("go")).text == "Fine."
+    (ended,) = recorded(journal, CallEnded)
+    assert (ended.outcome, ended.content) == (Outcome.ERROR, INTERNAL)
+    assert "the parameters of tool 'odd' are not a JSON Schema" in caplog.text
     assert not crashes(caplog)
 
 

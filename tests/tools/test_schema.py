@@ -478,3 +478,23 @@ def test_annotation_wins_over_docstring() -> None:
     properties = find.parameters["properties"]
     assert properties["customer"]["description"] == "From the annotation"
     assert properties["limit"]["description"] == "How many."
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [Param(ge="5"), Param(le=float("nan")), Param(multiple_of=0), annotated_types.Gt(True)],  # type: ignore[arg-type]
+    ids=["text", "nan", "multiple of 0", "true"],
+)
+def test_limit_that_makes_no_sense_is_refused(limit: object) -> None:
+    """T1: when the tool is defined, and not when a provider or the first call trips over it."""
+    with pytest.raises(ToolDefinitionError, match="limits no parameter; give a number"):
+        schema_of(Annotated[int, limit])
+    with pytest.raises(ToolDefinitionError, match="min_length=-1 limits no parameter; give a whole number"):
+        schema_of(Annotated[str, Param(min_length=-1)])
+
+
+def test_limits_are_numbers_that_json_has() -> None:
+    """T1: a bound that nothing passes is none, and a decimal is a number."""
+    assert schema_of(Annotated[float, Param(ge=float("-inf"), le=5)]) == {"type": "number", "maximum": 5}
+    assert schema_of(Annotated[int, annotated_types.Ge(Decimal("2"))]) == {"type": "integer", "minimum": 2}
+    assert schema_of(Annotated[float, annotated_types.Ge(Decimal("0.5"))]) == {"type": "number", "minimum": 0.5}

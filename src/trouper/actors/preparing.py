@@ -5,15 +5,18 @@ Everything here happens before the reply is journaled, so that history, events a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from trouper.actors.draft import OpenCall
+from trouper.actors.tool_call import INTERNAL
 from trouper.core.calls import Preparation
 from trouper.core.messages import Json, Outcome
 from trouper.core.session import State
 from trouper.core.settings import Budget, Limits
 from trouper.core.values import changed
+from trouper.foreign import from_outside
 from trouper.tools.arguments import Parsed, parse_arguments
 from trouper.tools.contract import Tool
 from trouper.tools.errors import InvalidArguments, ToolError
@@ -27,6 +30,7 @@ BROKE_OFF = (
     " Make the call again with less in it, or make several smaller ones."
 )
 
+_log = logging.getLogger(__name__)
 _Allowed: TypeAlias = Literal["run", "ask", "hold"]
 
 #: To a model that has a budget of none, was offered no tools, and calls one all the same.
@@ -90,6 +94,8 @@ class Preparer:
             prepared = tool.fit(parsed)
         except InvalidArguments as error:
             return shown, _refused(str(error), notes=notes)
+        except BaseException as raised:
+            return shown, _broken(tool, notes, raised)
         arguments, notes = prepared.arguments, prepared.notes
         for hook in self._hooks:
             verdict = await hook.ask_before_tool(caller.session, tool, arguments)
@@ -102,6 +108,8 @@ class Preparer:
                     return arguments, _refused(
                         f"A hook rewrote the arguments and made them invalid: {error}", Outcome.DENIED, notes
                     )
+                except BaseException as raised:
+                    return arguments, _broken(tool, notes, raised)
                 arguments, notes = prepared.arguments, (*notes, "rewritten by a hook", *prepared.notes)
         return arguments, self._by_policy(tool, arguments, notes, caller)
 
@@ -146,6 +154,14 @@ def _shown(parsed: Parsed) -> Json:
 
 def _refused(told: str, outcome: Outcome = Outcome.ERROR, notes: tuple[str, ...] = ()) -> Preparation:
     return Preparation(verdict="refuse", outcome=outcome, content=told, notes=notes)
+
+
+def _broken(tool: Tool, notes: tuple[str, ...], raised: BaseException) -> Preparation:
+    """For a call that cannot even be checked: the tool's schema is none, or a class of its parameters raises what says nothing about the arguments (L20)."""
+    if (outside := from_outside(raised)) is not None:
+        raise outside from None
+    _log.exception("the arguments of tool %r could not be checked; the call is refused", tool.name)
+    return _refused(INTERNAL, notes=notes)
 
 
 async def admitted(preparer: Preparer, caller: Caller, name: str, arguments: Json) -> tuple[Json, Tool]:

@@ -303,16 +303,33 @@ def _limit(schema: dict[str, Json], marker: object) -> None:
     if kind in ("integer", "number"):
         for attribute, keyword in _NUMBER_KEYWORDS.items():
             if (value := getattr(marker, attribute, None)) is not None:
-                schema[keyword] = value
+                _write_bound(schema, keyword, attribute, value)
     if kind in _SIZE_KEYWORDS:
         for attribute, keyword in zip(("min_length", "max_length"), _SIZE_KEYWORDS[kind], strict=True):
             value = getattr(marker, attribute, None)
+            if value is not None and (type(value) is not int or value < 0):
+                raise _senseless(attribute, value, "a whole number from 0 up")
             if value is not None and not (attribute == "min_length" and value == 0):
                 schema[keyword] = value
     if kind == "string":
         for attribute in ("pattern", "format"):
             if isinstance(value := getattr(marker, attribute, None), str):
                 schema[attribute] = value
+
+
+def _write_bound(schema: dict[str, Json], keyword: str, attribute: str, value: object) -> None:
+    if isinstance(value, Decimal) and value.is_finite():
+        value = int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise _senseless(attribute, value, "a number")
+    if attribute == "multiple_of" and not 0 < value < math.inf:
+        raise _senseless(attribute, value, "a number above 0")
+    if isinstance(value, int) or math.isfinite(value):  # No bound is none.
+        schema[keyword] = value
+
+
+def _senseless(attribute: str, value: object, instead: str) -> ToolDefinitionError:
+    return ToolDefinitionError(f"{attribute}={value!r} limits no parameter; give {instead}", annotation=value)
 
 
 def with_default(schema: dict[str, Json], default: object) -> dict[str, Json]:
