@@ -37,7 +37,6 @@ from trouper.core.events import (
 from trouper.core.live import (
     CallAnnounced,
     CaughtUp,
-    Narration,
     QuestionAsked,
     TextDelta,
     ThinkingDelta,
@@ -83,7 +82,6 @@ __all__ = [
     "ModelProgressed",
     "ModelReplied",
     "ModelRetried",
-    "Narration",
     "Opaque",
     "Outcome",
     "OutputMismatched",

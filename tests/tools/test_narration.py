@@ -105,8 +105,14 @@ def test_own_narration_is_used_and_may_decline() -> None:
     assert narration(look, "completed", {"path": "a"}) == "Look: a (done)"
 
 
-def test_own_narration_that_raises_falls_back(caplog: pytest.LogCaptureFixture) -> None:
-    broken = read_file.with_(narrate=lambda phase, arguments: arguments["absent"])
+@pytest.mark.parametrize("kind", [KeyError, SystemExit, GeneratorExit, BaseException])
+def test_own_narration_that_raises_falls_back(caplog: pytest.LogCaptureFixture, kind: type[BaseException]) -> None:
+    """T11, I23."""
+
+    def raising(phase: Phase, arguments: Any) -> str:
+        raise kind
+
+    broken = read_file.with_(narrate=raising)
     with caplog.at_level(logging.ERROR):
         assert narration(broken, "started", {"path": "a"}) == "Read File: a"
     assert "narration of tool 'read_file' raised" in caplog.text

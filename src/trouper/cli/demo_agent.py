@@ -18,7 +18,6 @@ from trouper.cli.stdin_lines import lines_of
 from trouper.events import (
     CallAnnounced,
     CaughtUp,
-    Narration,
     TextDelta,
     ThinkingDelta,
     ToolOutput,
@@ -76,7 +75,7 @@ async def report(session: Session, started: trio.Event) -> None:
                     say({"thinking": text})
                 case ToolProgress(current=current, total=total):
                     say({"progress": [current, total]})
-                case CallAnnounced() | ToolOutput() | ToolStatus() | Narration() | CaughtUp():
+                case CallAnnounced() | ToolOutput() | ToolStatus() | CaughtUp():
                     pass  # Told live and gone; the demo has no use for it.
                 case _:
                     say({"event": codec.event_to_json(event)})

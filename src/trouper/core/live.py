@@ -62,15 +62,6 @@ class ToolOutput:
 
 
 @frozen
-class Narration:
-    """One short line for people: started, waiting, completed, failed (T11)."""
-
-    call: CallId
-    phase: str
-    line: str
-
-
-@frozen
 class QuestionAsked:
     """A tool asks the user something: see `session.questions` and `session.answer_question()` (T16)."""
 
@@ -87,13 +78,5 @@ class CaughtUp:
 
 
 LiveEvent: TypeAlias = (
-    TextDelta
-    | ThinkingDelta
-    | CallAnnounced
-    | ToolProgress
-    | ToolStatus
-    | ToolOutput
-    | Narration
-    | QuestionAsked
-    | CaughtUp
+    TextDelta | ThinkingDelta | CallAnnounced | ToolProgress | ToolStatus | ToolOutput | QuestionAsked | CaughtUp
 )

@@ -40,7 +40,9 @@ def narration(tool: Tool, phase: Phase, arguments: Mapping[str, Json] | None = N
             # The tool's own words are cleaned like any other: it is handed all arguments, and may be careless with them.
             if own := tool.narrate(phase, _shown_arguments(tool, arguments or {})):
                 return one_line(own)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # A plain function: nothing else that it raises comes from outside (I23).
             _log.exception("the narration of tool %r raised; the default line is used", tool.name)
     subject = _subject(tool, arguments or {})
     about = f"{tool.display_name}: {subject}" if subject else tool.display_name
