@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from pressed_keys import CtrlC
 from trouper import open_runtime, tool
 from trouper.actors.gate import Gate
+from trouper.actors.session import SessionActor
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.messages import Outcome
 from trouper.ground import TURNS_AT_ONCE
@@ -137,7 +138,8 @@ def test_a_ctrl_c_at_any_line_by_which_a_turn_begins_takes_no_place_from_later_t
             with trio.fail_after(5):  # Virtual: nothing here takes time, so whoever waits does so for ever.
                 assert (await session.ask("still there?")).text == "hi"
 
-    for function in (Session._through_the_gate, Gate.enter, Gate.leave):
+    begins = (Session._through_the_gate, Session._submitted, SessionActor.begin_turn)
+    for function in (*begins, Gate.enter, Gate.leave):
         for nth in range(1, 100):
             ctrl_c = CtrlC(function, nth)
             trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))

@@ -6,6 +6,8 @@ from collections import deque
 
 import trio
 
+from trouper.actors.request import ki_safe
+
 
 class Gate:
     """Whoever has come in has to leave, whatever happens; those who wait come in as they came."""
@@ -31,6 +33,7 @@ class Gate:
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
 
+    @ki_safe  # Whoever leaves, and wherever: a Ctrl-C halfway would keep a place for good.
     def leave(self) -> None:
         if self._waiting:
             trio.lowlevel.reschedule(self._waiting.popleft())
