@@ -222,7 +222,7 @@ async def test_the_task_says_all_about_the_call(open_checked: Any, autojump_cloc
 
 
 async def test_ends_are_told_once_with_what_came_of_them(
-    open_checked: Any, autojump_clock: Any, journal: list[Any]
+    open_checked: Any, autojump_clock: Any, journal: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """B4, I29: succeeded, failed, and ok=false, each with one notification in the record of its end."""
 
@@ -252,6 +252,8 @@ async def test_ends_are_told_once_with_what_came_of_them(
     assert "4711" not in prompt and prompt.count("[notification]") == 4
     (failed,) = [event for event in events_of(journal, "TaskFailed") if event.internal]
     assert "secret detail 4711" in failed.internal
+    (logged,) = [line for line in caplog.messages if "failed inside (TaskFailed)" in line]
+    assert "secret detail 4711" in logged
     for record in journal:
         ends = [e for e in record.events if type(e).__name__ in ("TaskSucceeded", "TaskFailed")]
         told = [e for e in record.events if type(e).__name__ == "NotificationQueued"]

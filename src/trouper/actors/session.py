@@ -459,7 +459,7 @@ class SessionActor:
     def _notice(self, event: Any, cause: Command) -> None:
         """What the actor itself has to know of an event."""
         kind = type(event)
-        if (kind is CallEnded or kind is TaskEnded) and event.internal is not None:
+        if isinstance(event, CallEnded | TaskEnded) and event.internal is not None:
             # From the record, which secrets were cut out of.
             tools_logger.error(
                 "a tool of session %s failed inside (%s): %s", self.session, kind.__name__, event.internal
