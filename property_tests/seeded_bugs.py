@@ -58,17 +58,33 @@ BUGS: tuple[Bug, ...] = (
         "no-wait-for-the-disk",
         "effects and replies do not wait until their record is on the disk (I2, I15)",
         "actors/session.py",
-        "                await self.ground.writer.wait_durable(last.seq)\n",
-        "                await trio.lowlevel.checkpoint()\n",
+        "                    await self.ground.writer.wait_durable(taken.seq)\n",
+        "                    await trio.lowlevel.checkpoint()\n",
+        (SEEDED, SIMULATED),
+    ),
+    Bug(
+        "no-wait-for-the-disk-as-a-turn-begins",
+        "the model is asked before the turn's record is on the disk (I15)",
+        "actors/session.py",
+        "turn begins.\n                await self.ground.writer.wait_durable(taken.seq)\n",
+        "turn begins.\n",
+        (SEEDED, SIMULATED),
+    ),
+    Bug(
+        "no-wait-for-the-disk-in-the-actor",
+        "what comes through the mailbox does not wait until its record is on the disk (I15)",
+        "actors/session.py",
+        "await self.ground.writer.wait_durable(taken[-1].seq)",
+        "await trio.lowlevel.checkpoint()",
         (SEEDED, SIMULATED),
     ),
     Bug(
         "state-before-the-disk",
         "the state is there to be seen before its record is durable: evolve and append are swapped (I15)",
         "actors/session.py",
-        "            if each.durable:\n                # Shielded inside",
-        "            self.state, self.next_seq = last.state, last.record.n + len(last.record.events)\n"
-        "            if each.durable:\n                # Shielded inside",
+        "                if taken.durable and not",
+        "                self.state, self.next_seq = taken.state, taken.record.n + len(taken.record.events)\n"
+        "                if taken.durable and not",
         (SEEDED,),
     ),
     Bug(
@@ -83,9 +99,8 @@ BUGS: tuple[Bug, ...] = (
         "published-before-durable",
         "those who watch are told before the record is durable (I15)",
         "actors/session.py",
-        "            if each.durable:\n                # Shielded inside",
-        "            self.audience.hear(each.record, each.seq)\n"
-        "            if each.durable:\n                # Shielded inside",
+        "                if taken.durable and not",
+        "                self.audience.hear(taken.record, taken.seq)\n                if taken.durable and not",
         (SEEDED,),
     ),
     Bug(
@@ -116,8 +131,8 @@ BUGS: tuple[Bug, ...] = (
         "turn-without-a-shield",
         "a caller that is cancelled while its turn begins does not learn that it began, and nobody ends it (I6)",
         "session.py",
-        "return await self._ask(command, shielded=True)",
-        "return await self._ask(command)",
+        "return await self._answer(self._ref.ask_shielded(command))",
+        "return await self._answer(self._ref.ask(command))",
         (CANCEL,),
     ),
     Bug(
