@@ -133,7 +133,7 @@ BUGS: tuple[Bug, ...] = (
         "session.py",
         "return await self._answer(self._ref.ask_shielded(command))",
         "return await self._answer(self._ref.ask(command))",
-        (CANCEL,),
+        (TURNS,),
     ),
     Bug(
         "leaving-is-not-shielded",

@@ -560,6 +560,29 @@ async def test_a_cancel_of_a_caller_together_with_its_runtime_is_nothing_but_a_c
     assert scope.cancelled_caught
 
 
+async def test_a_turn_whose_caller_is_cancelled_as_a_busy_session_begins_it_is_ended(autojump_clock):
+    """I6: the session has heard of it, after something else, and is recording it; whoever asked has to learn that, or nobody could end it."""
+    model = Scripted([reply("Never ", stall(100), "ever."), reply("Here.")])
+    async with (
+        open_runtime(
+            "/state",
+            model=model,
+            durability="fsync",
+            disk=MemoryDisk(),
+            environment=Environment(sync_latency=lambda: 1.0),
+        ) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        session = await runtime.session("s")
+        await trio.sleep_until(5.0)
+        nursery.start_soon(partial(runtime.session, "s", system="Be brief."))  # Recorded from 5 to 6.
+        await trio.sleep_until(5.1)
+        with trio.move_on_at(6.5) as scope:
+            await session.ask("hello")  # Recorded from 6 to 7.
+        assert scope.cancelled_caught and session.state.turns == 1 and session.state.turn is None
+        assert (await session.ask("again")).text == "Here."
+
+
 async def test_a_result_is_there_also_for_who_reads_it_after_later_turns(autojump_clock, open_checked):
     """L1: each turn has its own result, however late it is read."""
     model = Scripted([reply("One."), reply("Two."), reply("Three.")])
