@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from background_stage import Probe, events_of, only_task, spill_script, until, until_quiet, with_files
 
 from trouper import Budget, CommandRejected, Limits, ToolContext, ToolError, open_runtime, tool
@@ -745,6 +746,31 @@ async def test_without_a_record_there_is_no_background_run(open_checked: Any, au
         disk.capacity = None
     answer = model.requests[1].messages[-1].answers[0]
     assert answer.outcome.value == "cancelled" and "could not be recorded" in answer.content
+
+
+async def test_without_records_all_calls_of_the_step_are_cancelled_however_full_the_mailbox_is(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B2: none of them goes on, or keeps the turn waiting, because there was no room to say that it has to end."""
+    disk = CrashDisk()
+    probe = Probe()
+    model = Scripted([reply(*[call("slow", seconds=50.0)] * 3), reply("Too bad.")])
+    limits = Limits(mailbox=1)
+    async with open_checked(
+        model, tools=[probe.slow()], disk=disk, durability="fsync", budget=Budget(inline_s=30), limits=limits
+    ) as runtime:
+        session = await runtime.session("a")
+        async with session.turn("go") as turn:
+            async for event in turn:
+                if type(event).__name__ == "CallStarted" and len(probe.started) < 3:
+                    await trio.testing.wait_all_tasks_blocked()
+                    disk.fill(leaving=0)
+                    await session.notify("Ding", wake=False)
+        assert len(probe.cancelled) == 3 and not session.tasks()
+        assert trio.current_time() < 31
+        disk.capacity = None
+    answers = model.requests[1].messages[-1].answers
+    assert ["could not be recorded" in answer.content for answer in answers] == [True] * 3
 
 
 # --- calls that ask the user, and then go on (B11) ---

@@ -422,9 +422,10 @@ class SessionActor:
 
     def _refused(self, command: Command, refusal: Exception, *, told: bool = False) -> None:
         if type(command) is SpillCalls:
-            # No record, no background run: then they have to end here (B2).
+            # No record, no background run: then they have to end here (B2), whether or not there is room to say so at once.
             for each in command.calls:
-                self.tell(CancelCall(each.call, self.now(), f"Its task could not be recorded: {refusal}"))
+                reason = f"Its task could not be recorded: {refusal}"
+                self.start(self.deliver, CancelCall(each.call, self.now(), reason))
         if not told:
             logger.info("session %s refused %s: %s", self.session, type(command).__name__, refusal)
 
