@@ -34,6 +34,17 @@ def text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "replace") if _UNDECODED.search(argument) else argument
 
 
+def count(argument: str) -> int:
+    """The type of an argument that says how many, or which."""
+    try:
+        number = int(argument)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not a whole number from 0 up")
+    return number
+
+
 def add_root(parser: argparse.ArgumentParser, *, positional: bool = False, inherited: bool = False) -> None:
     """`--root` and `--profile`; with `positional`, the directory may also stand alone.
 
@@ -58,6 +69,11 @@ def add_json(parser: argparse.ArgumentParser, *, inherited: bool = False) -> Non
         default=argparse.SUPPRESS if inherited else False,
         help="one JSON object per line, for programs",
     )
+
+
+def add_ls(commands: argparse._SubParsersAction[Parser], about: str) -> Parser:
+    """`ls`, which is what its command does without being told: so what it is to show may stand before it, too."""
+    return commands.add_parser("ls", help=about, argument_default=argparse.SUPPRESS)
 
 
 def add_agent(parser: argparse.ArgumentParser) -> None:

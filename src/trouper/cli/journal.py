@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, carry_out, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, carry_out, count, root_of
 from trouper.cli.describe import describe
 from trouper.cli.endings import DAMAGED
 from trouper.cli.owner import owner_of
@@ -37,13 +37,13 @@ def _parser() -> Parser:
 
     show = commands.add_parser("show", help="records, one a line; or one of them whole")
     show.add_argument("--session", metavar="ID", help="of this session only")
-    show.add_argument("--after", type=_count, default=0, metavar="SEQ", help="begin behind this record")
-    show.add_argument("--limit", type=_count, metavar="N", help="at most so many records")
-    show.add_argument("--record", type=_count, metavar="SEQ", help="this one, whole")
+    show.add_argument("--after", type=count, default=0, metavar="SEQ", help="begin behind this record")
+    show.add_argument("--limit", type=count, metavar="N", help="at most so many records")
+    show.add_argument("--record", type=count, metavar="SEQ", help="this one, whole")
     _finish(show, _show)
 
     tail = commands.add_parser("tail", help="the last records, and with --follow those to come")
-    tail.add_argument("-n", "--lines", type=_count, default=10, metavar="N", help="how many (default 10)")
+    tail.add_argument("-n", "--lines", type=count, default=10, metavar="N", help="how many (default 10)")
     tail.add_argument("-f", "--follow", action="store_true", help="wait for more; end with Ctrl-C")
     tail.add_argument("--session", metavar="ID", help="of this session only")
     _finish(tail, _tail)
@@ -53,8 +53,8 @@ def _parser() -> Parser:
 
     replay = commands.add_parser("replay", help="rebuild states from the records, and decide every command again")
     replay.add_argument("--session", metavar="ID", help="this session's steps or state")
-    replay.add_argument("--at", type=_count, metavar="SEQ", help="the state after this record, whole")
-    replay.add_argument("--diff", nargs=2, type=_count, metavar=("SEQ", "SEQ"), help="what changed between two records")
+    replay.add_argument("--at", type=count, metavar="SEQ", help="the state after this record, whole")
+    replay.add_argument("--diff", nargs=2, type=count, metavar=("SEQ", "SEQ"), help="what changed between two records")
     replay.add_argument("--fork", metavar="DIR", help="write the records up to --at to a new journal in DIR")
     _finish(replay, _replay)
 
@@ -74,16 +74,6 @@ def _finish(parser: argparse.ArgumentParser, command: object) -> None:
     add_root(parser, positional=True)
     add_json(parser)
     parser.set_defaults(command=command)
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
-    return number
 
 
 # --- ls ---
@@ -174,13 +164,13 @@ def _show(options: argparse.Namespace) -> int:
                     return 0
                 break
         raise UsageError(f"the journal has no record {options.record}; `trouper journal ls` says how many there are")
-    count = 0
+    shown = 0
     for raw in reader.records(after=options.after, stream=options.session):
-        if options.limit is not None and count >= options.limit:
+        if options.limit is not None and shown >= options.limit:
             break
         _print(out, raw, options.json)
-        count += 1
-    if not count and options.session is not None and not any(reader.records(stream=options.session)):
+        shown += 1
+    if not shown and options.session is not None and not any(reader.records(stream=options.session)):
         raise UsageError(f"the journal has no session {options.session!r}; `trouper journal ls` lists them")
     return 0
 

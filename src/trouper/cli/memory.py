@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, carry_out, finish, root_of, text
+from trouper.cli.arguments import Parser, add_ls, carry_out, finish, root_of, text
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.memory import Memory, listing, recall
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="trouper memory", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     _filters(parser, inherited=False)
-    _filters(commands.add_parser("ls", help="what is remembered, the newest change first (the default)"))
+    _filters(add_ls(commands, "what is remembered, the newest change first (the default)"))
     show = commands.add_parser("show", help="one memory, whole")
     _place(show)
     finish(show, _show)

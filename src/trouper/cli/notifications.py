@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_tools, carry_out, finish, root_of
+from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, root_of
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.notification import Notification
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="trouper notifications", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     _filters(parser, inherited=False)
-    _filters(commands.add_parser("ls", help="those that wait, oldest first (the default)"))
+    _filters(add_ls(commands, "those that wait, oldest first (the default)"))
     acknowledge = commands.add_parser("ack", help="take one as read: it will not be delivered")
     acknowledge.add_argument("notification", metavar="ID")
     add_tools(acknowledge)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_tools, carry_out, finish, root_of, text
+from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, root_of, text
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.schedule import Cron, Schedule, ScheduledMessage
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="trouper schedules", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     _filters(parser, inherited=False)
-    _filters(commands.add_parser("ls", help="active schedules, the next to fire first (the default)"))
+    _filters(add_ls(commands, "active schedules, the next to fire first (the default)"))
     create = commands.add_parser("create", help="send a session a message, or run a tool, at a time or again and again")
     create.add_argument("--session", required=True, metavar="ID", help="whose schedule it is")
     create.add_argument("--at", metavar="TIME", help="once, RFC 3339: 2030-01-31T09:00:00Z")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from trouper import codec
-from trouper.cli.arguments import Parser, add_tools, carry_out, finish, root_of, text
+from trouper.cli.arguments import Parser, add_tools, carry_out, count, finish, root_of, text
 from trouper.cli.describe import quoted
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
 from trouper.cli.views import open_view
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     finish(commands.add_parser("ls", help="all sessions (the default)"), _ls)
     show = commands.add_parser("show", help="one session: its state, its last messages")
     show.add_argument("session", metavar="ID")
-    show.add_argument("--messages", type=int, default=10, metavar="N", help="how many messages (default 10)")
+    show.add_argument("--messages", type=count, default=10, metavar="N", help="how many messages (default 10)")
     finish(show, _show)
     send = commands.add_parser("send", help="send a message; its owner's turn takes it in")
     send.add_argument("session", metavar="ID")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_tools, carry_out, finish, root_of, text
+from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, count, finish, root_of, text
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.ids import SessionId
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="trouper tasks", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     _filters(parser, inherited=False)
-    ls = commands.add_parser("ls", help="all tasks, newest first (the default)")
+    ls = add_ls(commands, "all tasks, newest first (the default)")
     _filters(ls)
     show = commands.add_parser("show", help="one task: state, progress, result, past")
     show.add_argument("task", metavar="ID")
@@ -36,7 +36,8 @@ def _filters(parser: argparse.ArgumentParser, *, inherited: bool = True) -> None
     parser.add_argument("--state", choices=[state.value for state in TaskState], help="only those in this state")
     parser.add_argument("--session", metavar="ID", help="only this session's")
     parser.add_argument("--kind", help="only of this kind: tool (a spilled call), background, subagent, monitor")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
+    default = argparse.SUPPRESS if inherited else 50
+    parser.add_argument("--limit", type=count, default=default, metavar="N", help="at most so many (default 50)")
     finish(parser, _ls, inherited=inherited)
 
 
@@ -60,6 +61,8 @@ def _ls(options: argparse.Namespace) -> int:
         for task in page.tasks
     ]
     out.table(("TASK", "SESSION", "STATE", "PROGRESS", "CREATED", "TITLE"), rows)
+    if page.before is not None:
+        out.line(f"these are the newest {len(rows)}; --limit says how many to show")
     return 0
 
 

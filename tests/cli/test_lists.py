@@ -1,0 +1,68 @@
+"""What `ls` is to show may be said before it or behind it, and a list that is cut says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from trouper import Scripted, open_runtime, tool
+from trouper.models import call, reply
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        ("tasks", "--state", "failed"),
+        ("tasks", "--kind", "monitor"),
+        ("tasks", "--session", "other"),
+        ("tasks", "--limit", "0"),
+        ("notifications", "--all"),
+        ("notifications", "--all", "--session", "main"),
+        ("schedules", "--all", "--session", "other"),
+        ("memory", "--scope", "nobody"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_wanted_holds_before_ls_and_behind_it(
+    trouper: Callable[..., Any], filled: Path, wanted: tuple[str, ...]
+) -> None:
+    command, *filters = wanted
+    without = trouper(command, *filters, "--root", filled)
+    before = trouper(command, *filters, "ls", "--root", filled)
+    behind = trouper(command, "ls", *filters, "--root", filled)
+    assert without.code == 0 and without.out == before.out == behind.out
+    if command != "schedules":  # There are none.
+        assert without.out != trouper(command, "--root", filled).out
+
+
+def test_what_is_said_behind_ls_counts(trouper: Callable[..., Any], filled: Path) -> None:
+    assert "succeeded" in trouper("tasks", "--limit", "0", "ls", "--limit", "1", "--root", filled).out
+
+
+@tool(background=True, budget_s=0.0)
+async def linger() -> str:
+    """Take a moment longer than the turn waits."""
+    await trio.sleep(0.01)
+    return "There."
+
+
+async def _two_tasks(root: Path) -> None:
+    model = Scripted([reply(call("linger"), call("linger")), reply("They go on.")], exhausted="repeat")
+    async with open_runtime(root, model=model, tools=[linger]) as runtime:
+        session = await runtime.session("main")
+        await session.ask("go")
+        for task in session.tasks():
+            await session.wait_task(task.id)
+
+
+def test_tasks_that_are_not_shown_are_no_secret(trouper: Callable[..., Any], tmp_path: Path) -> None:
+    """B13: who looks at the first page hears that there is another."""
+    root = tmp_path / "root"
+    trio.run(_two_tasks, root)
+    assert trouper("tasks", "--root", root).out.count("\n") == 3
+    cut = trouper("tasks", "--limit", "1", "--root", root).out
+    assert cut.count("task_") == 1 and cut.endswith("these are the newest 1; --limit says how many to show\n")
