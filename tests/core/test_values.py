@@ -119,6 +119,14 @@ def test_a_changed_value_is_another_one(value: Point | Roomy | Common) -> None:
         changed(value, z=1)
 
 
+def test_a_field_may_have_any_name() -> None:
+    @frozen
+    class Worth:
+        value: int
+
+    assert changed(Worth(1), value=2) == Worth(2)
+
+
 def test_the_changer_of_a_class_changes_its_values() -> None:
     change = changer(Roomy)
     value = Roomy(1, seen=3)

@@ -226,7 +226,7 @@ _UNFINISHED: dict[str, Any] = {
 _makers: dict[type, Callable[[Any, dict[str, Any]], Any]] = {}
 
 
-def changed(value: V, **changes: Any) -> V:
+def changed(value: V, /, **changes: Any) -> V:
     """`value` with some fields replaced. Fields are taken as they are: no defaults, no validators."""
     cls = type(value)
     maker = _makers.get(cls)
