@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 import trio.testing
+from pressed_keys import CtrlC
 from trio.testing import MockClock
 
 from trouper.actors import open_supervisor
 from trouper.actors.deadlines import Deadlines
-from trouper.actors.door import AT_ONCE_MAX, Door
+from trouper.actors.door import AT_ONCE_MAX, Door, _wait_in
 
 #: Virtual seconds: a wait that reaches this bound hangs.
 HANG_S = 1e7
@@ -162,3 +163,28 @@ async def test_nobody_is_let_in_while_somebody_goes_first(autojump_clock: MockCl
             told.append("first")
         await trio.testing.wait_all_tasks_blocked()
         assert told[0] == "first" and len(told) == 3
+
+
+def test_a_ctrl_c_at_any_line_of_the_wait_leaves_nobody_in_the_queue() -> None:
+    """I23: whoever has left must not be let in, wherever he waits by now."""
+
+    async def one_try(ctrl_c: CtrlC) -> None:
+        deadlines = Deadlines()
+        async with kept(deadlines):
+            await trio.testing.wait_all_tasks_blocked()
+            with ctrl_c.pressed():
+                deadlines.door.hurry()
+                await deadlines.door.give_way_to_turns()
+            with suppress(KeyboardInterrupt):
+                await trio.lowlevel.checkpoint()
+            began = trio.current_time()
+            await trio.sleep(1)
+            assert trio.current_time() - began == 1 and not deadlines.door.is_crowded
+
+    for function in (Door.give_way_to_turns, _wait_in):
+        for nth in range(1, 100):
+            ctrl_c = CtrlC(function, nth)
+            trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))
+            if ctrl_c.lines < nth:
+                break
+        assert 2 < nth < 99

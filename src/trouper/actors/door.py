@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import trio
 
 from trouper.actors.alarm import Alarm
+from trouper.actors.request import ki_safe
 
 #: So many of those who wait are let in in each round of the scheduler, and so much of what is due is seen to: whoever comes in the same round has no order.
 AT_ONCE_MAX = 4
@@ -60,16 +61,21 @@ class Door:
             self._ahead -= 1
             self.hurry()
 
+    # -- for those who wait. A Ctrl-C does not come down in here: it would leave in the queue who waits somewhere else by then.
+
+    @ki_safe
     async def give_way(self) -> None:
         """Let go first what has to, and those who came before. Only where `is_shut` or `is_crowded` says so: nobody lets in who comes unasked."""
         self._queue.append(trio.lowlevel.current_task())
         await _wait_in(self._queue)
 
+    @ki_safe
     async def give_way_once_more(self) -> None:
         """The same for somebody who has waited already: he is the next."""
         self._queue.appendleft(trio.lowlevel.current_task())
         await _wait_in(self._queue)
 
+    @ki_safe
     async def give_way_to_turns(self) -> None:
         """The same for a turn that is to begin."""
         self._new.append(trio.lowlevel.current_task())
