@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 
 import trio
 import trio.testing
-from pressed_keys import CtrlC
 from trio.testing import MockClock
 
+from pressed_keys import CtrlC
 from trouper.actors import open_supervisor
 from trouper.actors.deadlines import Deadlines
 from trouper.actors.door import AT_ONCE_MAX, Door, _wait_in
@@ -182,6 +182,31 @@ def test_a_ctrl_c_at_any_line_of_the_wait_leaves_nobody_in_the_queue() -> None:
             assert trio.current_time() - began == 1 and not deadlines.door.is_crowded
 
     for function in (Door.give_way_to_turns, _wait_in):
+        for nth in range(1, 100):
+            ctrl_c = CtrlC(function, nth)
+            trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))
+            if ctrl_c.lines < nth:
+                break
+        assert 2 < nth < 99
+
+
+def test_a_ctrl_c_at_any_line_of_who_keeps_the_door_lets_everybody_in() -> None:
+    """I24: the program hears of it at its next checkpoint, and nobody who waits is forgotten."""
+
+    async def one_try(ctrl_c: CtrlC) -> None:
+        deadlines, told = Deadlines(), list[str]()
+        async with kept(deadlines) as nursery:
+            await trio.testing.wait_all_tasks_blocked()
+            with ctrl_c.pressed():
+                deadlines.add(Due(trio.current_time(), told, "due"))
+                for name in ("one", "another"):
+                    nursery.start_soon(giving_way, deadlines.door, told, name)
+                await trio.sleep(1)
+            with suppress(KeyboardInterrupt):
+                await trio.sleep(1)
+            assert sorted(told) == ["another", "due", "one"]
+
+    for function in (Deadlines._look, Door.let_some_in, Door._let_in):
         for nth in range(1, 100):
             ctrl_c = CtrlC(function, nth)
             trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))

@@ -17,6 +17,7 @@ import trio
 from trouper.actors.alarm import Alarm
 from trouper.actors.door import AT_ONCE_MAX, Door
 from trouper.actors.reference import Inbox
+from trouper.actors.request import ki_safe
 
 #: All work is looked through at most this often, however many deadlines pass meanwhile: a provider that is down lets thousands pass within seconds.
 LOOK_AHEAD_S = 1.0
@@ -69,6 +70,7 @@ class Deadlines:
     def discard(self, running: Timed) -> None:
         self._watched.pop(running, None)
 
+    @ki_safe  # A Ctrl-C halfway would forget somebody who waits, or whose time is up.
     async def run(self, inbox: Inbox[None, None]) -> None:
         with self.door.kept():
             await self._see_to_them(inbox)
