@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trouper.tools.guards.linear_grep import PatternRefused, compile_pattern, glob_matches
+from trouper.tools.guards.linear_grep import PatternRefused, compile_pattern, glob_matches, path_matches
 
 
 def found(pattern: str, data: bytes, **options: bool) -> list[int]:
@@ -55,5 +55,20 @@ def test_globs_match_as_fnmatch_does(pattern: str, name: str) -> None:
     assert glob_matches(pattern, name) == fnmatch.fnmatchcase(name, pattern)
 
 
+@given(
+    pattern=st.lists(st.sampled_from(["a", "b", "*", "?", "/", "**/", "/**/", "**"]), max_size=7).map("".join),
+    path=st.text(alphabet="ab/", max_size=9),
+)
+def test_each_run_of_directories_in_a_pattern_may_be_none(pattern: str, path: str) -> None:
+    """Whichever of them: `a/**/b/**/c` is `a/b/c`, `a/x/b/c` and `a/b/x/c`."""
+    written = re.sub(r"(?<![^/])\*\*+/|\*+|\?", lambda found: _AS_REGEX[found[0][-1]], pattern)
+    assert path_matches(pattern, path) == (re.fullmatch(written, path) is not None)
+
+
+_AS_REGEX = {"/": "(?:.*/)?", "*": ".*", "?": "."}
+
+
 def test_hostile_glob_ends() -> None:
     assert not glob_matches("*a" * 60 + "b", "a" * 250)
+    for pattern in ("**/" * 84 + "b", "*" * 250 + "/b", "**/a/" * 50 + "b", "*a/" * 80 + "b", "*?" * 120 + "/b"):
+        assert not path_matches(pattern, "a/" * 2_000)

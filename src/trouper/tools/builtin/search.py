@@ -28,6 +28,7 @@ from trouper.tools.guards.linear_grep import (
     compile_pattern,
     glob_matches,
     is_binary,
+    path_matches,
 )
 from trouper.tools.guards.names import NAME_BYTES_MAX
 from trouper.tools.guards.refusal import Refused
@@ -176,7 +177,4 @@ def _walk(files: RootedFiles, path: str) -> Iterator[Entry]:
 
 
 def _chosen(entry: Entry, glob: str) -> bool:
-    if "/" not in glob:
-        return glob_matches(glob, entry.name)
-    # As everywhere else, `**/` is any number of directories, or none.
-    return glob_matches(glob, entry.path) or ("**/" in glob and glob_matches(glob.replace("**/", ""), entry.path))
+    return path_matches(glob, entry.path) if "/" in glob else glob_matches(glob, entry.name)

@@ -7,7 +7,8 @@ File name patterns are matched by a loop of our own for the same reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Protocol
 
@@ -132,6 +133,44 @@ def glob_matches(pattern: str, name: str) -> bool:
         else:
             return False
     return pattern[at:].strip("*") == ""
+
+
+def path_matches(pattern: str, path: str) -> bool:
+    """The same for a path, in which each `**/` is any number of directories, or none. Time is at most the product of the lengths, too."""
+    # Most paths are nothing like it, which is seen sooner so.
+    is_alike = glob_matches(pattern.replace("**/", "*"), path)
+    if not is_alike or "**/" not in pattern:
+        return is_alike
+    pattern, after = _places(pattern)
+    reached: Set[int] = after[0]
+    for each in path:
+        following: set[int] = set()
+        for at in reached:
+            place = pattern[at : at + 1]
+            if place == "*":
+                following.add(at)
+            if place in ("*", "?", each):
+                following |= after[at + 1]
+        reached = following
+    return len(pattern) in reached
+
+
+@lru_cache(maxsize=8)
+def _places(pattern: str) -> tuple[str, tuple[frozenset[int], ...]]:
+    """The pattern, and for each place in it those that may be reached from there with nothing of the path: past a star, or a run of directories."""
+    # Of several in a row one will do; so few places are reached from each.
+    for several, one in (("***", "**"), ("**/**/", "**/")):
+        while several in pattern:
+            pattern = pattern.replace(several, one)
+    found = [frozenset({len(pattern)})]
+    for at in range(len(pattern) - 1, -1, -1):
+        places = frozenset({at})
+        if pattern[at] == "*":
+            places |= found[0]
+        if pattern.startswith("**/", at) and pattern[at - 1 : at] in ("", "/"):
+            places |= found[2]
+        found.insert(0, places)
+    return pattern, tuple(found)
 
 
 def _shorten(line: bytes) -> str:
