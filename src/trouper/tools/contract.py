@@ -19,7 +19,7 @@ from attrs import Factory, evolve, field
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json, ToolSpec
 from trouper.core.values import frozen
-from trouper.tools.arguments import Parsed, guarded
+from trouper.tools.arguments import KEPT_AS_TEXT, Parsed, guarded
 from trouper.tools.complaint import complaint, listed, summarised
 from trouper.tools.context import SERVICE_NAMES
 from trouper.tools.errors import InvalidArguments
@@ -260,7 +260,9 @@ class Tool:
             )
         if type(given) is not dict:
             raise listed(self.name, [("arguments", f"expected object, got {summarised(given)}")])
-        raise complaint(self.name, errors_in(given, self.validator), tuple(self.parameters.get("properties", ())))
+        # A long integer that was sent as one is told as one.
+        shown = mended if KEPT_AS_TEXT in notes else given
+        raise complaint(self.name, errors_in(shown, self.validator), tuple(self.parameters.get("properties", ())))
 
     async def run(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Runs the tool on prepared arguments."""
