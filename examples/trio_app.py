@@ -5,23 +5,34 @@ python trio_app.py --try        serve, and let two customers talk to it
 """
 
 import sys
+from contextlib import aclosing, suppress
+from functools import partial
 
 import trio
 
-from trouper import Runtime, open_runtime
+from trouper import Runtime, TrouperError, open_runtime
 from trouper.events import TextDelta
 
 
 async def customer(runtime: Runtime, stream: trio.SocketStream) -> None:
-    """The first line is the customer's name, each other one a question."""
-    lines = read_lines(stream)
-    session = await runtime.session(await anext(lines))
-    async for question in lines:
-        async with session.turn(question) as turn:  # A customer who hangs up leaves the block: the turn is interrupted.
-            async for event in turn:
-                if isinstance(event, TextDelta):
-                    await stream.send_all(event.text.encode())
-        await stream.send_all(b"\n")
+    """The first line is the customer's name, each other one a question. Whatever goes wrong is the end of this call, not of the server."""
+    session = None
+    try:
+        async with aclosing(read_lines(stream)) as lines:
+            async for line in lines:
+                if session is None:
+                    session = await runtime.session(line)
+                    continue
+                async with session.turn(line) as turn:  # A customer who hangs up leaves it: the turn is interrupted.
+                    async for event in turn:
+                        if isinstance(event, TextDelta):
+                            await stream.send_all(event.text.encode())
+                await stream.send_all(b"\n")
+    except TrouperError as error:  # A name that is none, an empty question, a second call by the same customer...
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(f"{error}\n".encode())
+    except trio.BrokenResourceError:
+        pass  # Hung up.
 
 
 async def read_lines(stream: trio.SocketStream):
@@ -29,7 +40,7 @@ async def read_lines(stream: trio.SocketStream):
     async for data in stream:
         *lines, buffer = (buffer + data).split(b"\n")
         for line in lines:
-            yield line.decode()
+            yield line.decode(errors="replace")
 
 
 async def call_in(port: int, name: str, *questions: str) -> list[str]:
@@ -49,13 +60,16 @@ async def call_in(port: int, name: str, *questions: str) -> list[str]:
 async def main(port: int, just_try: bool) -> None:
     async with open_runtime("./trio_app_state") as runtime, trio.open_nursery() as nursery:
         serve = lambda stream: customer(runtime, stream)  # noqa: E731
-        listeners = await nursery.start(trio.serve_tcp, serve, port)
+        # This machine only: nobody is asked for a password here.
+        listeners = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), serve, port)
         if just_try:
             port = listeners[0].socket.getsockname()[1]
             print(await call_in(port, "ada", "what is 6 * 7?", "thank you"))
             print(await call_in(port, "bob", "hello"))
             print([session.id for session in runtime.sessions()])
             nursery.cancel_scope.cancel()
+        else:
+            print(f"nc 127.0.0.1 {port}, and your name in the first line; Ctrl-C ends it", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
+from trouper import open_runtime
 from trouper.testing.invariants import check_invariants
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -31,6 +34,29 @@ def run(name: str, *arguments: str, cwd: Path) -> str:
 def test_trio_app(tmp_path: Path) -> None:
     out = run("trio_app.py", "--try", cwd=tmp_path).splitlines()
     assert out == ["['6 * 7 = 42.', 'You said: thank you']", "['You said: hello']", "['ada', 'bob']"]
+
+
+def test_a_rude_customer_of_the_trio_app_ends_his_own_call_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("trio_app", EXAMPLES / "trio_app.py")
+    assert spec is not None and spec.loader is not None
+    app = importlib.util.module_from_spec(spec)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    spec.loader.exec_module(app)
+
+    async def serve_them() -> None:
+        async with open_runtime(tmp_path / "state") as runtime, trio.open_nursery() as nursery:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, partial(app.customer, runtime), [listener])
+            port = listener.socket.getsockname()[1]
+            for said in (b"", b"bob", b"../bob\n", b"\xff\n", b"bob\n\n", b"bob\n" + b"say it all back to me\n" * 20):
+                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                    await stream.send_all(said)
+            assert await app.call_in(port, "ada", "what is 6 * 7?") == ["6 * 7 = 42."]
+            nursery.cancel_scope.cancel()
+
+    trio.run(serve_them)
 
 
 def test_support_agent_recalls_what_another_session_remembered(tmp_path: Path) -> None:
