@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+import trio
+from trio.testing import MockClock
 
 
 class CtrlC:
@@ -40,3 +43,14 @@ class CtrlC:
             if self.lines == self._nth:
                 signal.raise_signal(signal.SIGINT)
         return self._on_line
+
+
+def press_at_every_line(one_try: Callable[[CtrlC], Awaitable[None]], *functions: Callable[..., Any]) -> None:
+    """A run in virtual time for each line that each of these functions comes to in it."""
+    for function in functions:
+        for nth in range(1, 100):
+            ctrl_c = CtrlC(function, nth)
+            trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))
+            if ctrl_c.lines < nth:
+                break
+        assert 2 < nth < 99, f"{function.__qualname__} came to {nth - 1} lines"

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
-from pressed_keys import CtrlC
+from pressed_keys import CtrlC, press_at_every_line
 from trouper import open_runtime, tool
 from trouper.actors.gate import Gate
 from trouper.actors.session import SessionActor
@@ -139,13 +138,7 @@ def test_a_ctrl_c_at_any_line_by_which_a_turn_begins_takes_no_place_from_later_t
                 assert (await session.ask("still there?")).text == "hi"
 
     begins = (Session._through_the_gate, Session._submitted, SessionActor.begin_turn)
-    for function in (*begins, Gate.enter, Gate.leave):
-        for nth in range(1, 100):
-            ctrl_c = CtrlC(function, nth)
-            trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))
-            if ctrl_c.lines < nth:
-                break
-        assert 2 < nth < 99
+    press_at_every_line(one_try, *begins, Gate.enter, Gate.leave)
 
 
 async def test_a_ctrl_c_in_a_tool_is_told_as_one_although_others_fell_over_it(autojump_clock):

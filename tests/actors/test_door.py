@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from pressed_keys import CtrlC
+from pressed_keys import CtrlC, press_at_every_line
 from trouper.actors import open_supervisor
 from trouper.actors.deadlines import Deadlines
 from trouper.actors.door import AT_ONCE_MAX, Door, _wait_in
@@ -181,13 +181,7 @@ def test_a_ctrl_c_at_any_line_of_the_wait_leaves_nobody_in_the_queue() -> None:
             await trio.sleep(1)
             assert trio.current_time() - began == 1 and not deadlines.door.is_crowded
 
-    for function in (Door.give_way_to_turns, _wait_in):
-        for nth in range(1, 100):
-            ctrl_c = CtrlC(function, nth)
-            trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))
-            if ctrl_c.lines < nth:
-                break
-        assert 2 < nth < 99
+    press_at_every_line(one_try, Door.give_way_to_turns, _wait_in)
 
 
 def test_a_ctrl_c_at_any_line_of_who_keeps_the_door_lets_everybody_in() -> None:
@@ -206,10 +200,4 @@ def test_a_ctrl_c_at_any_line_of_who_keeps_the_door_lets_everybody_in() -> None:
                 await trio.sleep(1)
             assert sorted(told) == ["another", "due", "one"]
 
-    for function in (Deadlines._look, Door.let_some_in, Door._let_in):
-        for nth in range(1, 100):
-            ctrl_c = CtrlC(function, nth)
-            trio.run(one_try, ctrl_c, clock=MockClock(autojump_threshold=0))
-            if ctrl_c.lines < nth:
-                break
-        assert 2 < nth < 99
+    press_at_every_line(one_try, Deadlines._look, Door.let_some_in, Door._let_in)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from trouper import (
     Compaction,
     Limits,
     Media,
+    Runtime,
     ToolContext,
     TurnFailed,
     Usage,
@@ -507,6 +509,14 @@ async def test_a_caller_that_is_cancelled_already_begins_no_turn(autojump_clock,
         assert (await session.ask("again")).text == "Here."
 
 
+def _syncing_for_a_second(model: Scripted, **settings: Any) -> AbstractAsyncContextManager[Runtime]:
+    """A runtime whose disk takes that long, of virtual time, for every record."""
+    environment = Environment(sync_latency=lambda: 1.0)
+    return open_runtime(
+        "/state", model=model, durability="fsync", disk=MemoryDisk(), environment=environment, **settings
+    )
+
+
 async def test_leaving_a_turn_ends_it_although_its_session_has_no_room_for_a_word(autojump_clock):
     """I6, I25: what is refused for want of room is what users want, not the end of what they left."""
     refused: list[MailboxFull] = []
@@ -519,14 +529,7 @@ async def test_leaving_a_turn_ends_it_although_its_session_has_no_room_for_a_wor
 
     model = Scripted([reply("Once ", stall(100), "upon a time."), reply("Noted.")])
     async with (
-        open_runtime(
-            "/state",
-            model=model,
-            durability="fsync",
-            disk=MemoryDisk(),
-            environment=Environment(sync_latency=lambda: 1.0),
-            limits=Limits(mailbox=1),
-        ) as runtime,
+        _syncing_for_a_second(model, limits=Limits(mailbox=1)) as runtime,
         trio.open_nursery() as nursery,
     ):
         session = await runtime.session("s")
@@ -543,13 +546,9 @@ async def test_leaving_a_turn_ends_it_although_its_session_has_no_room_for_a_wor
 
 async def test_a_cancel_of_a_caller_together_with_its_runtime_is_nothing_but_a_cancel(autojump_clock):
     """I6: the question is still in the mailbox of a session that is busy with the disk, and ends with everything else."""
-    environment = Environment(sync_latency=lambda: 1.0)
-    model = Scripted([reply("Never.")])
     with trio.move_on_after(5.5) as scope:
         async with (
-            open_runtime(
-                "/state", model=model, durability="fsync", disk=MemoryDisk(), environment=environment
-            ) as runtime,
+            _syncing_for_a_second(Scripted([reply("Never.")])) as runtime,
             trio.open_nursery() as nursery,
         ):
             session = await runtime.session("s")
@@ -564,13 +563,7 @@ async def test_a_turn_whose_caller_is_cancelled_as_a_busy_session_begins_it_is_e
     """I6: the session has heard of it, after something else, and is recording it; whoever asked has to learn that, or nobody could end it."""
     model = Scripted([reply("Never ", stall(100), "ever."), reply("Here.")])
     async with (
-        open_runtime(
-            "/state",
-            model=model,
-            durability="fsync",
-            disk=MemoryDisk(),
-            environment=Environment(sync_latency=lambda: 1.0),
-        ) as runtime,
+        _syncing_for_a_second(model) as runtime,
         trio.open_nursery() as nursery,
     ):
         session = await runtime.session("s")
