@@ -30,6 +30,7 @@ from trouper.actors.errors import MailboxFull
 from trouper.core.events import InputReceived, ModelReplied, StepStarted, TurnEnded, TurnStarted
 from trouper.core.live import CallAnnounced, TextDelta, ThinkingDelta
 from trouper.core.messages import Message, Opaque, ProviderPart, Text, Thinking
+from trouper.journal import verify
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.models import (
     AuthFailed,
@@ -515,6 +516,22 @@ def _syncing_for_a_second(model: Scripted, **settings: Any) -> AbstractAsyncCont
     return open_runtime(
         "/state", model=model, durability="fsync", disk=MemoryDisk(), environment=environment, **settings
     )
+
+
+async def test_without_syncs_records_stand_in_their_order_however_long_a_sync_would_take(autojump_clock):
+    """J3, I13: what nobody waits for is not overtaken by what somebody does."""
+    disk = MemoryDisk()
+    model = Scripted([reply("Once ", stall(3), "upon ", stall(1.2), "a ", stall(0.7), "time.")], exhausted="repeat")
+    environment = Environment(sync_latency=lambda: 1.0)
+    async with (
+        open_runtime("/state", model=model, durability="write", disk=disk, environment=environment) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        for n in range(5):
+            session = await runtime.session(f"s{n}")
+            await trio.sleep(0.37)
+            nursery.start_soon(session.ask, "tell me")
+    assert verify("/state", disk=disk).ok
 
 
 async def test_leaving_a_turn_ends_it_although_its_session_has_no_room_for_a_word(autojump_clock):

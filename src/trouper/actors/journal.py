@@ -346,12 +346,16 @@ class JournalWriter:
         if self._thread is not None:
             self._thread.submit(self.log.commit, batch, flight)
             return flight
-        if self._token is not None and isinstance(self._mode, Inline) and self._mode.latency is not None:
+        if self._token is not None and self._is_sync_simulated():
             self._simulated = batch
             self._wake_runner()
         else:
             self._commit_here(batch, flight)
         return None
+
+    def _is_sync_simulated(self) -> bool:
+        # Without a sync nothing takes time: `append` writes at once what somebody waits for, and must not overtake a batch.
+        return self.log.level == "fsync" and isinstance(self._mode, Inline) and self._mode.latency is not None
 
     def _hold_or_follow(self, flight: Flight) -> None:
         if self._hold(flight):
