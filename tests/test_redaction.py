@@ -13,6 +13,7 @@ import trio
 
 from trouper import Scripted, ToolContext, ToolError, open_runtime, redaction, tool
 from trouper.actors import session as session_actor
+from trouper.events import ToolOutput, ToolProgress, ToolStatus
 from trouper.models.scripted import call, reply
 from trouper.redaction import Redactor
 from trouper.testing import check_invariants
@@ -274,6 +275,30 @@ async def test_a_secret_that_comes_word_by_word_reaches_no_record(tmp_path, auto
     assert len(artifacts) == 2
     for part in ("correct horse", "battery staple", "abc123def456", "MIIEpAIB", "b+/c="):
         assert not [each for each in (*records, *artifacts) if part in each], part
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_what_a_tool_says_while_it_runs_is_seen_without_its_secrets(tmp_path: Path, background: bool) -> None:
+    """I36: whoever watches gets frames, and puts them on a screen or into a log."""
+
+    @tool(needs=("secrets",), background=background)
+    async def betray(context: ToolContext) -> str:
+        """Says what it should not, while it works."""
+        await context.secrets.set("token", SECRET)
+        context.status(f"asking with {SECRET}")
+        context.report_progress(1, 2, "calls", f"with {SECRET}")
+        context.output("stdout", f"> token: {SECRET}\n")
+        return "done"
+
+    model = Scripted([reply(call("betray")), reply("ok")])
+    async with open_runtime(tmp_path, model=model, tools=[betray], durability="memory") as runtime:
+        async with (await runtime.session("s")).turn("go") as turn:
+            seen = [event async for event in turn]
+        assert check_invariants(runtime._log, secrets=[SECRET]) == []
+    said = [event for event in seen if isinstance(event, ToolStatus | ToolProgress | ToolOutput)]
+    assert [type(event).__name__ for event in said] == ["ToolStatus", "ToolProgress", "ToolOutput"]
+    assert all("[redacted]" in repr(event) for event in said)
+    assert SECRET not in repr(seen)
 
 
 async def test_a_secret_at_the_cut_of_a_long_result_leaves_no_half(tmp_path) -> None:

@@ -50,6 +50,7 @@ class RunHome(Protocol):
     def now(self) -> float: ...
     def post(self, command: Command) -> bool: ...
     def publish_live(self, event: LiveEvent) -> None: ...
+    def redact_text(self, text: str) -> str: ...
     def said(self) -> None:
         """There is something for the record."""
 
@@ -110,7 +111,7 @@ class Run:
 
     @property
     def _live(self) -> LiveSink:
-        return LiveSink(self.call, self._home.publish_live)
+        return LiveSink(self.call, self._home.publish_live, self._home.redact_text)
 
     def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None:
         self._live.progress(current, total, unit, label)

@@ -419,6 +419,9 @@ class Runs:
     def publish_live(self, event: LiveEvent) -> None:
         self._host.publish_live(event)
 
+    def redact_text(self, text: str) -> str:
+        return self._host.redact_text(text)
+
     def said(self) -> None:
         self._reporter.said()
 

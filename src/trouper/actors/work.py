@@ -197,7 +197,7 @@ class Worker:
             session_id=SessionId(host.session),
             call_id=call.id,
             services=host.ground.services(host.session),
-            sink=LiveSink(call.id, host.publish_live),
+            sink=LiveSink(call.id, host.publish_live, host.redact_text),
             attempt=call.attempt,
         )
 
