@@ -307,6 +307,28 @@ def test_recovery_with_resume_gives_up_after_three_attempts():
     assert state.history.messages[-1].answers[0].outcome is Outcome.UNKNOWN and state.turn.step == 2
 
 
+def test_recovery_with_resume_does_not_ask_for_ever_what_every_process_dies_of():
+    """J12: three processes have asked for the same step, and none of them was heard of again. A new step starts anew."""
+    state = told(opened(), submit(), asked(RUN), result(0))
+    for restarts in (1, 2):
+        state = told(state, Recover(9.0, resume=True))
+        assert state.phase is Phase.THINKING and state.turn.restarts == restarts
+    stepped = told(state, asked(RUN, number=2), result(0, number=2))
+    assert stepped.turn.restarts == 0 and told(stepped, Recover(9.0, resume=True)).phase is Phase.THINKING
+    state = told(state, Recover(9.0, resume=True))
+    assert state.phase is Phase.IDLE and state.last.fault.kind == "process_ended"
+    assert "3 processes have ended during this step" in state.last.fault.message
+    assert decide(state, Recover(10.0, resume=True)) == ()
+
+
+def test_recovery_with_resume_lets_an_approval_wait_however_often_the_process_starts():
+    """J12, T4: nobody dies of a question."""
+    state = told(opened(), submit(), asked(Preparation("ask")))
+    for _ in range(5):
+        state = told(state, Recover(9.0, resume=True))
+    assert state.phase is Phase.ACTING and state.turn.calls[0].phase is CallPhase.ASKING
+
+
 def test_a_decision_does_not_look_at_anything_but_its_arguments():
     """I11, I18: the same state and command give the same events."""
     state = told(opened(), submit(), asked(RUN, Preparation("ask")))

@@ -9,11 +9,13 @@ from trouper.core.decision import Decision
 from trouper.core.ending import draft_of, ended
 from trouper.core.events import CallEnded, CallStarted, RecoveryNoted, ToolsSettled, TurnEnded
 from trouper.core.messages import Fault, Outcome
-from trouper.core.session import Phase
+from trouper.core.session import Phase, State
 
 UNKNOWN = "The process ended while this call ran: nobody knows whether it did its work. Check before you repeat it."
 NEVER_STARTED = "The process ended before this call was started; it did nothing."
 REATTACH_MAX = 3
+#: A step in which so many processes have ended is not tried once more: it may well be what they died of.
+RESTARTS_MAX = 3
 
 
 def recover(decision: Decision, command: Recover) -> None:
@@ -33,19 +35,30 @@ def _recover_turn(decision: Decision, command: Recover) -> None:
         return
     open_calls = tuple(call for call in turn.calls if call.phase is not CallPhase.ENDED)
     decision.emit(RecoveryNoted(command.at, turn.number, tuple(call.id for call in open_calls)))
-    # Output that a user has seen is never produced twice (L13): such a step is not asked again.
-    if command.resume and not (state.phase is Phase.THINKING and turn.progressed):
+    if command.resume and not _is_asked_for_the_last_time(decision.state):
         _resume_calls(decision, open_calls, command.at)
         return
     for call in open_calls:
         started = call.phase is CallPhase.RUNNING
         outcome = Outcome.UNKNOWN if started else Outcome.CANCELLED
         decision.emit(CallEnded(call.id, outcome, UNKNOWN if started else NEVER_STARTED))
-    fault = Fault("process_ended", "the process ended during this turn; what was recorded until then is kept")
+    told = "the process ended during this turn; what was recorded until then is kept"
+    if command.resume and turn.restarts + 1 >= RESTARTS_MAX:
+        told = f"{RESTARTS_MAX} processes have ended during this step, which is not tried again; what was recorded until then is kept"
+    fault = Fault("process_ended", told)
     if open_calls or state.phase is Phase.ACTING:
         decision.emit(ToolsSettled(turn.number, turn.step))
     kept = draft_of(turn) if state.phase is Phase.THINKING else None
     ended(decision, TurnEnded(turn.number, "error", command.at, fault, kept))
+
+
+def _is_asked_for_the_last_time(state: State) -> bool:
+    """Whether the model is not asked once more for what it was asked for as the process ended."""
+    turn = state.in_turn
+    # Output that a user has seen is never produced twice (L13).
+    if state.phase is Phase.THINKING and turn.progressed:
+        return True
+    return state.phase is not Phase.ACTING and turn.restarts >= RESTARTS_MAX
 
 
 def _resume_calls(decision: Decision, open_calls: tuple[Call, ...], at: float) -> None:

@@ -168,6 +168,8 @@ class Turn:
     draft_thinking: str = ""
     #: Something of it was seen, by whoever watched.
     progressed: bool = False
+    #: How often a process has ended during this step.
+    restarts: int = 0
     #: The last step's calls and results, and how often they came in a row (L23).
     fingerprint: tuple[tuple[str, Json, Json], ...] = ()
     repeats: int = 0
@@ -245,7 +247,7 @@ _state_begun = fields_changer(State, "phase", "history", "queue", "turns", "turn
 _turn_with_calls = fields_changer(Turn, "calls")
 _turn_replied = fields_changer(Turn, "usage", "text", "calls", "draft_text", "draft_thinking")
 _turn_settled = fields_changer(Turn, "calls", "fingerprint", "repeats")
-_turn_stepped = fields_changer(Turn, "step", "asks", "calls", "draft_text", "draft_thinking", "progressed")
+_turn_stepped = fields_changer(Turn, "step", "asks", "calls", "draft_text", "draft_thinking", "progressed", "restarts")
 _state_acting = fields_changer(State, "phase", "turn", "approvals")
 _state_replied = fields_changer(State, "phase", "turn", "history", "spent", "reported", "estimated_then")
 _state_settled = fields_changer(State, "phase", "turn", "history")
@@ -314,11 +316,19 @@ def _with_queue(state: State) -> History:
 
 def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
     turn = state.turn or _no_turn(state)
-    spent = state.spent
+    spent, restarts = state.spent, turn.restarts
     if event.step != turn.step:
         spent = Spent(spent.usage, spent.compaction, spent.steps + 1, spent.tool_calls)
+        restarts = 0
     turn = _turn_stepped(
-        turn, step=event.step, asks=turn.asks + 1, calls=(), draft_text="", draft_thinking="", progressed=False
+        turn,
+        step=event.step,
+        asks=turn.asks + 1,
+        calls=(),
+        draft_text="",
+        draft_thinking="",
+        progressed=False,
+        restarts=restarts,
     )
     return _state_stepped(state, phase=phase, turn=turn, spent=spent)
 
@@ -548,6 +558,11 @@ def _with_usage(spent: Spent, usage: Usage) -> Spent:
     return spent if usage is NO_USAGE else changed(spent, usage=spent.usage + usage)
 
 
+def _recovered(state: State, event: RecoveryNoted, phase: Phase) -> State:
+    turn = state.turn
+    return state if turn is None else _state_with(state, phase=phase, turn=_turn_with(turn, restarts=turn.restarts + 1))
+
+
 def _closed(state: State, event: SessionClosed, phase: Phase) -> State:
     return _state_with(state, phase=phase, queue=())
 
@@ -588,7 +603,7 @@ _EVOLVERS: Mapping[type, Callable[[State, Any, Phase], State]] = {
     CompactionStarted: _compaction_started,
     CompactionEnded: _compaction_ended,
     TurnEnded: _turn_ended,
-    RecoveryNoted: _unchanged,
+    RecoveryNoted: _recovered,
     SessionClosed: _closed,
 }
 
