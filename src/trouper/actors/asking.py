@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from trouper.actors.draft import Draft
 from trouper.actors.ground import Outfit, WorkHost
 from trouper.actors.model_call import Failed, ModelCall
+from trouper.actors.recording import is_rehearsed, rehearse
 from trouper.actors.running import Running
 from trouper.actors.structured import mismatch
 from trouper.core import compaction
@@ -18,12 +19,17 @@ from trouper.core.commands import (
     DeliverReply,
     DeliverSummary,
     EndTurn,
+    Interrupt,
     NoteBudget,
 )
 from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
+from trouper.core.values import changed
 from trouper.models.protocol import ModelRequest
+
+#: Part of a reply that somebody interrupts.
+_HALF_SAID = Message("assistant", (Text("So far"),))
 
 logger = logging.getLogger("trouper.session")
 
@@ -74,6 +80,9 @@ class Asking:
                 return self._reply(outfit, turn, step_number, finished, call.retried)
             return self._failure(turn, step_number, call, finished.fault)
 
+        if not is_rehearsed(Interrupt):
+            # Whoever interrupts for the first time would wait ten times as long as for the second.
+            rehearse(self._host.state, changed(Interrupt(self._host.now()), partial=_HALF_SAID, usage=NO_USAGE))
         self._call, self._about = call, (turn, step_number)
         notes = self._host.ground.notes
         notes.add(call)

@@ -60,13 +60,17 @@ def take(ground: Ground, session: str, state: State, n: int, command: Command, *
 _rehearsed: set[type] = set()
 
 
+def is_rehearsed(kind: type) -> bool:
+    return kind in _rehearsed
+
+
 def rehearse(state: State, command: Command) -> None:
     """Decide on a command that may come, write it down for nobody, and forget it: to decide changes nothing.
 
-    For what must not be late when it comes. The first command of its kind takes ten milliseconds more than the second, in which the classes and writers are made
+    For what must not be late when it comes. The first command of its kind takes some milliseconds more than the second, in which the classes and writers are made
     that it needs; once they are there, this does nothing.
     """
-    if type(command) in _rehearsed:
+    if is_rehearsed(type(command)):
         return
     with suppress(CommandRejected):
         events, _ = step(state, command)
