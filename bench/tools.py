@@ -21,7 +21,7 @@ from trouper.tools.context import ToolContext
 from trouper.tools.output import shape_output
 from trouper.tools.policy import allow, decide_policy
 from trouper.tools.registry import Registry
-from turns import STEP_TALK, STEPS, floor_step, median_of, note, opened
+from turns import STEP_TALK, STEPS, Work, by_turns, floor_step, note, opened
 
 US = 1e6
 ROUNDS = 9
@@ -112,9 +112,9 @@ async def main(quick: bool, as_json: bool, rival: Rival | None) -> None:
             plain,
         ),
     ]
-    floors: list[float] = []
     rivals: list[float] = []
-    async with opened("memory", plays=[*STEP_TALK]) as session:
+    async with opened("memory", plays=[*STEP_TALK]) as runtime:
+        session = await runtime.session("bench")
         await session.ask("go")
 
         async def stream() -> None:
@@ -122,18 +122,16 @@ async def main(quick: bool, as_json: bool, rival: Rival | None) -> None:
                 async for _ in turn:
                     pass
 
-        # By turns: a moment in which the machine is slow is one for all.
-        ways: dict[str, Callable[[], Awaitable[object]]] = {"": lambda: session.ask("go"), ", each event seen": stream}
-        steps: dict[str, list[float]] = {way: [] for way in ways}
+        works: tuple[Work, ...] = (floor_step, lambda: session.ask("go"), stream)
+        rounds: list[list[float]] = []
         for _ in range(ROUNDS):
-            floors.append(await median_of(max(2, repeats // ROUNDS), floor_step) * US / STEPS)
-            for way, turn in ways.items():
-                steps[way].append(await median_of(max(2, repeats // ROUNDS), turn) * US / STEPS)
+            rounds.append(await by_turns(max(2, repeats // ROUNDS), *works))
             if rival is not None:
                 rivals.append(rival.step(quick))
-    for way, took in steps.items():
-        name, step = f"a whole tool step{way} [memory]", statistics.median(took)
-        rows.append(Row(name, step, "us", "bare trio", statistics.median(floors)))
+    floor, *steps = [statistics.median(took) * US / STEPS for took in zip(*rounds, strict=True)]
+    for way, step in zip(("", ", each event seen"), steps, strict=True):
+        name = f"a whole tool step{way} [memory]"
+        rows.append(Row(name, step, "us", "bare trio", floor))
         if rivals:
             limit = statistics.median(rivals) / RIVAL_SHARE
             rows.append(Row(name, step, "us", f"1/{RIVAL_SHARE} of {RIVAL}", limit))

@@ -1,7 +1,8 @@
 """What a turn costs, at each level of durability, beside a bare trio loop that moves the same chunks through memory channels.
 
 Text turn of 20 deltas (fresh, and after 100 turns); a 10-step tool turn, per step; 10 parallel tools of 10 ms, time over 10 ms; 1,000 sessions at once
-with one tool turn each; from an interrupt to the end of the turn with the work stopped. Medians; the floor is measured in the same run.
+with one tool turn each; from an interrupt to the end of the turn with the work stopped. Medians; what is compared takes turns, so that a slow
+moment of the machine is everybody's.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeAlias
 
 import trio
 
 from _report import Row, parse_arguments, print_rows
-from trouper import Limits, open_runtime, tool
+from trouper import Limits, Runtime, open_runtime, tool
 from trouper.journal import Level
 from trouper.models.chunks import Done
 from trouper.models.scripted import Play, Scripted, call, reply
@@ -33,6 +34,8 @@ TEXT = reply("x" * 200, deltas=DELTAS)
 #: One turn of `STEPS` tool steps, as the model tells it.
 STEP_TALK = (*(reply(call("note", n=n)) for n in range(STEPS)), reply("done"))
 LIMITS = Limits(max_steps=0, loop_warn=0)
+
+Work: TypeAlias = Callable[[], Awaitable[object]]
 
 
 @tool
@@ -127,53 +130,51 @@ async def floor_interrupt() -> None:
         _took.append(time.perf_counter() - begun)
 
 
-async def floor_durable_step(directory: Path, *, in_thread: bool) -> float:
+@contextmanager
+def floor_disk() -> Iterator[tuple[Work, Work]]:
     """The bare trio loop and the disk itself: it takes 300 bytes to the disk as often as a turn of ours does.
 
     Inline the event loop stands still for as long as the disk likes; in a worker thread, as trio would have it, it never does.
     """
-    fd = os.open(directory / "floor", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    with tempfile.TemporaryFile(buffering=0, dir=os.environ.get("TROUPER_BENCH_DIR")) as file:
 
-    def write() -> None:
-        os.write(fd, b"x" * 300)
-        os.fdatasync(fd)
+        def write() -> None:
+            file.write(b"x" * 300)
+            os.fdatasync(file.fileno())
 
-    async def record() -> None:
-        if in_thread:
-            await trio.to_thread.run_sync(write)
-        else:
+        async def inline() -> None:
             write()
 
-    try:
-        return await median_of(20, lambda: floor_step(record)) / STEPS
-    finally:
-        os.close(fd)
+        async def in_thread() -> None:
+            await trio.to_thread.run_sync(write)
+
+        yield lambda: floor_step(inline), lambda: floor_step(in_thread)
 
 
 _took: list[float] = []
 
 
-async def median_of(repeats: int, work: Callable[[], Awaitable[object]]) -> float:
-    times = []
+async def by_turns(repeats: int, *works: Work) -> list[float]:
+    """The median time of each."""
+    times: list[list[float]] = [[] for _ in works]
     for _ in range(repeats):
-        begun = time.perf_counter()
-        await work()
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times)
+        for work, took in zip(works, times, strict=True):
+            begun = time.perf_counter()
+            await work()
+            took.append(time.perf_counter() - begun)
+    return [statistics.median(took) for took in times]
 
 
 # --- ours ---
 
 
 @asynccontextmanager
-async def opened(
-    level: Level, script: Callable[[], Play] | None = None, plays: list[Play] | None = None
-) -> AsyncIterator[Session]:
+async def opened(level: Level, plays: list[Play]) -> AsyncIterator[Runtime]:
     root = tempfile.mkdtemp(prefix="trouper-bench-", dir=os.environ.get("TROUPER_BENCH_DIR"))
     try:
-        model = Scripted(plays or [], exhausted="cycle")
+        model = Scripted(plays, exhausted="cycle")
         async with open_runtime(root, model=model, tools=[note, nap, hang], limits=LIMITS, durability=level) as runtime:
-            yield await runtime.session("bench")
+            yield runtime
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -186,27 +187,31 @@ async def stream(session: Session) -> None:
     assert turn.result is not None and turn.result.error is None, turn.result
 
 
-async def text_turn(level: Level, repeats: int) -> tuple[float, float]:
-    """Fresh sessions' first turns, and turns after 100 others."""
-    async with opened(level, plays=[TEXT]) as session:
-        await stream(session)
-        first = await median_of(min(repeats, 30), lambda: stream(session))
-        while session.statistics().turns < 100:
-            await stream(session)
-        return first, await median_of(min(repeats, 50), lambda: stream(session))
+async def text_turn(level: Level, repeats: int) -> list[float]:
+    """Of a young session, of one that has had 100 turns, and of the floor."""
+    async with opened(level, plays=[TEXT]) as runtime:
+        young, old = await runtime.session("young"), await runtime.session("old")
+        await stream(young)
+        while old.statistics().turns < 100:
+            await stream(old)
+        return await by_turns(min(repeats, 30), lambda: stream(young), lambda: stream(old), floor_text)
 
 
-async def tool_step(level: Level, repeats: int) -> float:
-    async with opened(level, plays=[*STEP_TALK]) as session:
+async def tool_step(level: Level, repeats: int, *floors: Work) -> list[float]:
+    """Per step, ours and those of the floors."""
+    async with opened(level, plays=[*STEP_TALK]) as runtime:
+        session = await runtime.session("bench")
         await session.ask("go")
-        return await median_of(repeats, lambda: session.ask("go")) / STEPS
+        return [turn / STEPS for turn in await by_turns(repeats, lambda: session.ask("go"), *floors)]
 
 
-async def parallel(level: Level, repeats: int) -> float:
+async def parallel(level: Level, repeats: int) -> list[float]:
+    """The time over 10 ms, ours and that of the floor."""
     plays = [reply(*(call("nap", n=n) for n in range(10))), reply("done")]
-    async with opened(level, plays=plays) as session:
+    async with opened(level, plays=plays) as runtime:
+        session = await runtime.session("bench")
         await session.ask("go")
-        return await median_of(repeats, lambda: session.ask("go")) - 0.01
+        return [turn - 0.01 for turn in await by_turns(repeats, lambda: session.ask("go"), floor_parallel)]
 
 
 async def many(level: Level, count: int) -> tuple[float, float]:
@@ -235,8 +240,10 @@ async def many(level: Level, count: int) -> tuple[float, float]:
 async def interrupts(level: Level, repeats: int) -> list[float]:
     """From `interrupt()` to its return: recorded, and the tool has stopped."""
     times: list[float] = []
-    async with opened(level, plays=[reply(call("hang"))]) as session:
+    async with opened(level, plays=[reply(call("hang"))]) as runtime:
+        session = await runtime.session("bench")
         for _ in range(repeats):
+            await floor_interrupt()
             async with session.turn("go") as turn:
                 async for event in turn:
                     if type(event).__name__ == "CallStarted":
@@ -251,46 +258,34 @@ async def interrupts(level: Level, repeats: int) -> list[float]:
 async def main(quick: bool, as_json: bool) -> None:
     repeats = 30 if quick else 200
     us = 1e6
-    text_floor = await median_of(repeats, floor_text) * us
-    step_floor = await median_of(repeats, floor_step) * us / STEPS
-    parallel_floor = (await median_of(max(10, repeats // 5), floor_parallel) - 0.01) * us
-    for _ in range(repeats):
-        await floor_interrupt()
-    interrupt_floor = statistics.median(_took) * us
-    directory = Path(tempfile.mkdtemp(prefix="trouper-bench-"))
+    few = max(10, repeats // 5)
     rows: list[Row] = []
     for level in LEVELS:
         bare = "bare trio"
-        first, hundredth = await text_turn(level, repeats)
-        rows.append(Row(f"text turn, 20 deltas [{level}]", first * us, "us", bare, text_floor))
+        first, hundredth, floor = await text_turn(level, repeats)
+        rows.append(Row(f"text turn, 20 deltas [{level}]", first * us, "us", bare, floor * us))
         rows.append(Row(f"text turn after 100 [{level}]", hundredth * us, "us", "the first turns", first * us))
-        step = await tool_step(level, max(10, repeats // 5)) * us
         if level == "fsync":
-            # Right beside it: disks have their moods.
-            inline, in_thread = [await floor_durable_step(directory, in_thread=each) * us for each in (False, True)]
-            rows.append(Row(f"tool step [{level}]", step, "us", "bare trio + fdatasync", inline))
-            rows.append(Row(f"tool step [{level}]", step, "us", "the same, in a worker thread", in_thread))
+            with floor_disk() as floors:
+                step, inline, in_thread = await tool_step(level, few, *floors)
+            rows.append(Row(f"tool step [{level}]", step * us, "us", "bare trio + fdatasync", inline * us))
+            rows.append(Row(f"tool step [{level}]", step * us, "us", "the same, in a worker thread", in_thread * us))
         else:
-            rows.append(Row(f"tool step [{level}]", step, "us", bare, step_floor))
-        rows.append(
-            Row(
-                f"10 parallel tools, over 10 ms [{level}]",
-                await parallel(level, max(10, repeats // 5)) * us,
-                "us",
-                bare,
-                parallel_floor,
-            )
-        )
+            step, floor = await tool_step(level, few, floor_step)
+            rows.append(Row(f"tool step [{level}]", step * us, "us", bare, floor * us))
+        over, floor = await parallel(level, few)
+        rows.append(Row(f"10 parallel tools, over 10 ms [{level}]", over * us, "us", bare, floor * us))
         rate, memory = await many(level, 200 if quick else 1000)
         rows.append(
             Row(f"sessions at once, turns [{level}]", rate, "1/s", "the goal", 1500.0 if level == "fsync" else 2000.0)
         )
         if level == "memory":
             rows.append(Row(f"memory a session [{level}]", memory, "KiB", "the goal", 25.0))
+        _took.clear()
         times = await interrupts(level, repeats)
-        rows.append(Row(f"interrupt, median [{level}]", statistics.median(times) * us, "us", bare, interrupt_floor))
+        floor = statistics.median(_took)
+        rows.append(Row(f"interrupt, median [{level}]", statistics.median(times) * us, "us", bare, floor * us))
         rows.append(Row(f"interrupt, p99 [{level}]", times[int(len(times) * 0.99)] * us, "us", "the goal", 2000.0))
-    shutil.rmtree(directory)
     print_rows(rows, as_json=as_json)
 
 
