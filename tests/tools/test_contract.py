@@ -8,7 +8,7 @@ import pydoc
 import threading
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime
-from enum import Enum
+from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from uuid import UUID
@@ -410,6 +410,54 @@ async def test_literal_may_be_some_members_of_an_enum() -> None:
     assert (await made.run({"size": "l"}, ToolContext())).content == "<Size.LARGE: 'l'>"
     with pytest.raises(InvalidArguments, match='expected one of "s", "l"'):
         made.prepare({"size": "h"})
+
+
+class Shade(StrEnum):
+    DARK = "dark"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Paint(str, Enum):  # noqa: UP042 - as it was written before StrEnum
+    OIL = "oil"
+
+
+@attrs.frozen
+class Coat:
+    shade: Shade
+    level: Level = Level.LOW
+
+
+async def test_enum_that_is_text_or_a_number_besides_arrives_as_its_member() -> None:
+    """T1: enums."""
+
+    @tool
+    async def paint(shade: Shade, level: Level, kind: Paint, coats: list[Coat], by: dict[Shade, Level | None]) -> str:
+        return repr((shade, level, kind, coats, by))
+
+    arguments = {
+        "shade": "dark",
+        "level": 1.0,
+        "kind": "oil",
+        "coats": [{"shade": "dark", "level": 1}],
+        "by": {"dark": 1},
+    }
+    expected = (Shade.DARK, Level.LOW, Paint.OIL, [Coat(Shade.DARK)], {Shade.DARK: Level.LOW})
+    assert (await paint.run(paint.prepare(arguments).arguments, ToolContext())).content == repr(expected)
+
+
+async def test_number_of_a_literal_is_the_one_that_was_written() -> None:
+    """T1: for JSON 1.0 is 1, and some providers write every number so."""
+
+    @tool
+    async def page(number: Literal[1, 2, True, "all"], others: list[Literal[1, 2] | None]) -> str:
+        return repr((number, others))
+
+    for sent, expected in ((1.0, "1"), (True, "True"), ("all", "'all'"), (2, "2")):
+        prepared = page.prepare({"number": sent, "others": [2.0, None]})
+        assert (await page.run(prepared.arguments, ToolContext())).content == f"({expected}, [2, None])"
 
 
 async def test_marker_beside_a_type_may_be_anything() -> None:

@@ -74,7 +74,7 @@ def is_plain(annotation: object) -> bool:
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Literal:
-        return not any(isinstance(value, Enum) for value in arguments)
+        return not any(isinstance(value, Enum) or type(value) is int for value in arguments)
     if origin in (Annotated, typing.Required, typing.NotRequired):
         return is_plain(arguments[0])
     if origin in (Union, types.UnionType, list, dict):
@@ -137,10 +137,8 @@ def converter() -> Converter:
     from cattrs import Converter
 
     made = Converter(use_alias=True, detailed_validation=True)
-    for scalar in (str, bool, type(None)):
-        made.register_structure_hook(scalar, _as_is)
-    made.register_structure_hook(int, lambda value, _: whole(value))
-    made.register_structure_hook(float, lambda value, _: floating(value))
+    for scalar, build in ((str, fresh), (bool, fresh), (type(None), fresh), (int, whole), (float, floating)):
+        made.register_structure_hook(scalar, _scalar_hook(scalar, build))
     made.register_structure_hook(datetime, lambda value, _: datetime.fromisoformat(value))
     made.register_structure_hook(date, lambda value, _: date.fromisoformat(value))
     made.register_structure_hook(time, lambda value, _: time.fromisoformat(value))
@@ -148,6 +146,7 @@ def converter() -> Converter:
     made.register_structure_hook(Decimal, lambda value, _: Decimal(str(value)))
     made.register_structure_hook_func(_is_path, lambda value, cls: cls(value))
     made.register_structure_hook_func(lambda cls: cls is Any or cls is object, _as_is)
+    made.register_structure_hook_factory(_is_literal, _literal_hook)
     made.register_structure_hook_factory(_is_union, _union_hook)
     made.register_structure_hook_factory(_is_abstract_list, lambda cls: _list_hook(cls, made))
     made.register_structure_hook_factory(typing.is_typeddict, _typed_dict_hook)
@@ -161,6 +160,22 @@ def converter() -> Converter:
 
 def _as_is(value: Json, _: object) -> Any:
     return fresh(value)
+
+
+def _scalar_hook(scalar: type, build: Structure) -> Callable[[Json, Any], Any]:
+    # cattrs comes here with the enums that are text or numbers besides, too (`StrEnum`, `IntEnum`), and these want their member.
+    return lambda value, cls: build(value) if cls is scalar else cls(build(value))
+
+
+def _is_literal(cls: object) -> bool:
+    return get_origin(cls) is Literal
+
+
+def _literal_hook(cls: Any) -> Callable[[Json, object], Any]:
+    """The very member that was written: the value of JSON is none where it is an enum's, and not the same where 1.0 came for 1."""
+    plain = ((member.value if isinstance(member, Enum) else member, member) for member in get_args(cls))
+    members = {(isinstance(value, bool), value): member for value, member in plain}
+    return lambda value, _: members.get((isinstance(value, bool), value), value)
 
 
 def _is_path(cls: object) -> bool:
