@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, deque, namedtuple
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -45,6 +46,10 @@ class Box:
     item: Item
 
 
+class Ratio(float):
+    """As numpy's numbers are."""
+
+
 def content(returned: object) -> Any:
     return as_result(returned, "t").content
 
@@ -71,6 +76,8 @@ def test_common_values_have_a_json_form() -> None:
     assert content(point(1, 2)) == {"x": 1, "y": 2}
     assert content(OrderedDict(b=1, a=2)) == {"b": 1, "a": 2}
     assert content({"b", "a"}) == ["a", "b"]
+    assert content({"a": [Ratio(0.5), None]}) == {"a": [0.5, None]}
+    assert content([deque([None]), MappingProxyType({"a": None})]) == [[None], {"a": None}]
     assert content({1: "a", Colour.RED: "b"}) == {"1": "a", "red": "b"}
     assert content([Path("a/b"), UUID(int=1), datetime(2026, 1, 1, tzinfo=UTC), Colour.RED]) == [
         "a/b",
@@ -97,6 +104,10 @@ def test_result_is_detached_from_the_tools_own_objects() -> None:
         ([bytearray(b"x")], "bytearray is not JSON"),
         (float("nan"), "NaN or an infinity"),
         ({"x": [1.0, float("inf")]}, "NaN or an infinity"),
+        (deque([float("nan")]), "NaN or an infinity"),
+        (MappingProxyType({"x": float("-inf")}), "NaN or an infinity"),
+        ({"x": [UserDict(x=Ratio("nan"))]}, "NaN or an infinity"),
+        ({float("nan"): 1}, "NaN or an infinity"),
         (ValueError("oops"), "returned an exception"),
         (ToolResult(ToolResult("x")), "a ToolResult inside a ToolResult"),
         (ToolResult("x", raw_output=5), "raw_output of type int"),  # type: ignore[arg-type]

@@ -140,6 +140,8 @@ def _plain(value: object) -> Json:
         return value._asdict() if hasattr(value, "_asdict") else list(value)
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, float):
+        return float(value)  # A class of its own, as numpy's is.
     if callable(dump := getattr(value, "model_dump", None)):  # pydantic's way of saying it
         return dump(mode="json")
     unstructured = converter().unstructure(value)
@@ -188,15 +190,16 @@ def _why_not_json(value: object, tool: str, error: TypeError) -> str:
 def _has_nan(value: object, depth: int) -> bool:
     if isinstance(value, float):
         return value != value or value in (float("inf"), float("-inf"))
-    if depth > _DEPTH_MAX:
+    if value is None or isinstance(value, (str, int)) or depth > _DEPTH_MAX:
         return False
     if isinstance(value, dict):
-        return any(_has_nan(each, depth + 1) for each in value.values())
+        return any(_has_nan(each, depth + 1) for pair in value.items() for each in pair)
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(_has_nan(each, depth + 1) for each in value)
-    if attrs.has(type(value)) or dataclasses.is_dataclass(value):
-        return _has_nan(converter().unstructure(value), depth + 1)
-    return False
+    try:
+        return _has_nan(_plain(value), depth + 1)
+    except TypeError:  # Nothing stands behind it: orjson knows it by itself.
+        return False
 
 
 def _whole_characters(text: str) -> str:
