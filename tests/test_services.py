@@ -370,7 +370,25 @@ async def test_memories_lapse(open_checked: Any, autojump_clock: Any) -> None:
         await trio.sleep(2.0)
         assert await runtime.memory.recall("user", "code") is None
         assert await runtime.memory.search("1234") == [] and await runtime.memory.list("user") == []
+        await runtime.memory.remember("user", "pin", 1, ttl_s=1.0)
+        await trio.sleep(2.0)
+        assert not await runtime.memory.forget("user", "pin")  # It is as if forgotten already.
         assert await runtime.memory.forget_expired()
+
+
+async def test_what_is_remembered_changes_by_a_record_only(open_checked: Any, autojump_clock: Any) -> None:
+    """I10, B21: not when its giver goes on changing the value, nor when a reader changes what it was given."""
+    async with open_checked(Scripted([])) as runtime:
+        value, metadata = {"list": [1], "pair": (1, 2)}, {"tags": ["a"]}
+        given = await runtime.memory.remember("s", "k", value, metadata=metadata)
+        value["list"].append(2)  # type: ignore[attr-defined]
+        metadata["tags"].append("b")
+        for memo in (given, await runtime.memory.recall("s", "k"), *await runtime.memory.list("s")):
+            assert memo is not None
+            memo.value["list"].append(3)
+            memo.metadata["tags"].append("c")
+        memo = await runtime.memory.recall("s", "k")
+        assert memo is not None and (memo.value, memo.metadata) == ({"list": [1], "pair": [1, 2]}, {"tags": ["a"]})
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 129, "ü", "a b"])

@@ -111,6 +111,13 @@ def test_wildcards_of_sql_are_plain_characters(store: MemoryStore) -> None:
     assert found(store, "%") == [] and found(store, "_") == []
 
 
+def test_nul_is_no_word_and_hides_none(store: MemoryStore) -> None:
+    """B21: searched for alone it is found nowhere, and what stands behind one is found."""
+    store.apply(m.MemoryWritten(Memory("user", "odd", "before\0behind the-curtain", 1.0, 1.0)))
+    assert found(store, "\0") == [] and found(store, " \0 ") == []
+    assert found(store, "behind") == ["user/odd"] and found(store, "e-cur") == ["user/odd"]
+
+
 def test_scopes_are_names(store: MemoryStore) -> None:
     """B22."""
     with pytest.raises(InvalidName):

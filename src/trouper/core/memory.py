@@ -129,9 +129,9 @@ def decide(memories: Memories, command: MemoryCommand) -> tuple[MemoryEvent, ...
 
 def _remember(memories: Memories, command: Remember) -> tuple[MemoryEvent, ...]:
     scope, key, at = check_name(command.scope, "scope"), check_name(command.key, "key"), command.at
-    _check_json(command.value, "value", VALUE_MAX_CHARS)
-    _check_json(command.metadata, "metadata", METADATA_MAX_CHARS)
-    if not isinstance(command.metadata, Mapping):
+    value = _own_json(command.value, "value", VALUE_MAX_CHARS)
+    metadata = _own_json(command.metadata, "metadata", METADATA_MAX_CHARS)
+    if not isinstance(metadata, Mapping):
         raise CommandRejected(f"the metadata of {key!r} is no object; give names and values", key=key)
     summary: object = command.summary
     if not isinstance(summary, str) or len(summary) > SUMMARY_MAX_CHARS:
@@ -162,11 +162,11 @@ def _remember(memories: Memories, command: Remember) -> tuple[MemoryEvent, ...]:
             Memory(
                 scope=scope,
                 key=key,
-                value=command.value,
+                value=value,
                 created_at=old.created_at if old is not None and old.alive(at) else at,
                 updated_at=at,
                 summary=command.summary,
-                metadata=command.metadata,
+                metadata=metadata,
                 expires_at=None if ttl_s is None else at + ttl_s,
             )
         ),
@@ -212,16 +212,17 @@ def _is_span(seconds: object) -> bool:
     return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= TTL_MAX_S
 
 
-def _check_json(value: Json, what: str, limit: int) -> None:
+def _own_json(value: Json, what: str, limit: int) -> Json:
+    """A copy, as the journal will hold it: whoever gave it may go on changing it, and what is remembered must not change along (I10)."""
     try:
-        size = len(json.dumps(value, allow_nan=False, ensure_ascii=False))
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise CommandRejected(
             f"{what} is not JSON ({error}); use null, booleans, finite numbers, text, lists and objects", what=what
         ) from None
-    if size > limit:
+    if len(text) > limit:
         raise CommandRejected(
-            f"{what} takes {size!r} characters as JSON, and {limit} is the limit; keep it in a file, and remember its path",
+            f"{what} takes {len(text)} characters as JSON, and {limit} is the limit; keep it in a file, and remember its path",
             what=what,
         )
     left = [(value, 1)]
@@ -236,3 +237,4 @@ def _check_json(value: Json, what: str, limit: int) -> None:
             left += [(inner, depth + 1) for inner in item.values()]
         elif isinstance(item, list | tuple):
             left += [(inner, depth + 1) for inner in item]
+    return json.loads(text)

@@ -25,6 +25,7 @@ from trouper.core.messages import Json
 from trouper.home import Home
 from trouper.journal import Entry
 from trouper.tools.context import Memo
+from trouper.tools.structure import fresh
 
 if TYPE_CHECKING:
     from trouper.stores.memory_store import MemoryStore
@@ -82,7 +83,8 @@ class MemoryKeeper:
 
     async def forget(self, scope: str, key: str) -> bool:
         """Whether it was there. Forgetting twice is forgetting once."""
-        return await self._decide(Forget(scope, key, self._now()))
+        there = memory.recall(self.memories, scope, key, self._now()) is not None
+        return await self._decide(Forget(scope, key, self._now())) and there
 
     async def forget_expired(self) -> bool:
         return await self._decide(ForgetExpired(self._now()))
@@ -213,9 +215,10 @@ def _memo(found: memory.Memory) -> Memo:
     return Memo(
         scope=found.scope,
         key=found.key,
-        value=found.value,
+        # Copies: what is remembered changes by a record only, whatever its reader does with it.
+        value=fresh(found.value),
         created=datetime.fromtimestamp(found.created_at, UTC),
         updated=datetime.fromtimestamp(found.updated_at, UTC),
         summary=found.summary,
-        metadata=found.metadata,
+        metadata=fresh(found.metadata),
     )

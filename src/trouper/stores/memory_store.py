@@ -98,7 +98,7 @@ class MemoryStore:
         """Entries that hold all words of `text` (the beginnings will do), best first; if there are none, those that hold the text anywhere as it stands."""
         if scope is not None:
             check_name(scope, "scope")
-        text = _plain(text.strip()[:QUERY_MAX_CHARS])
+        text = _plain(text.strip()[:QUERY_MAX_CHARS]).strip()
         terms = _WORD.findall(text)[:TERMS_MAX]
         where = "(entry.expires_at IS NULL OR entry.expires_at > :at) AND (:scope IS NULL OR entry.scope = :scope)"
         values: dict[str, object] = {"at": at, "scope": scope, "limit": max(0, limit)}
@@ -257,5 +257,5 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Lone surrogates cannot be written as UTF-8."""
-    return text.encode("utf-8", "replace").decode()
+    """Lone surrogates cannot be written as UTF-8; and for SQL's LIKE a text ends at its first NUL, so that one alone would be found everywhere."""
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")
