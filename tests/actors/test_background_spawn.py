@@ -52,6 +52,31 @@ async def test_it_returns_at_once_and_the_end_comes_as_a_notification(
     assert json.loads((tmp_path / "files" / "a" / told["result_path"]).read_text())["status"] == "succeeded"
 
 
+async def test_what_runs_is_what_was_recorded_whatever_its_giver_does_with_the_arguments(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """I10, B6, B19: of runs and of schedules."""
+    ran: list[list[int]] = []
+
+    @tool(background=True)
+    async def keep(numbers: list[int]) -> None:
+        """Keep some numbers."""
+        ran.append(numbers)
+
+    async with open_checked(Scripted([reply("Noted.")], exhausted="repeat"), tools=[keep]) as runtime:
+        session = await runtime.session("a")
+        arguments = {"numbers": [1]}
+        task = await session.spawn("keep", arguments)
+        await session.create_schedule(title="later", cron="* * * * *", tool="keep", arguments=arguments)
+        arguments["numbers"].append(2)
+        await session.wait_task(task.id)
+        await until(session, lambda state: len(state.tasks.ended) == 2)
+        (schedule,) = session.schedules()
+        assert schedule.action.arguments == task.about.spec["arguments"] == {"numbers": [1]}
+        await session.cancel_schedule(schedule.id)
+    assert ran == [[1], [1]]
+
+
 async def test_refusals_are_clear(open_checked: Any, autojump_clock: Any) -> None:
     """B6: unknown tool, itself, no background support, arguments that do not fit: each a ToolError that says what to do."""
 

@@ -161,6 +161,18 @@ async def test_every_event_reaches_its_own_hook() -> None:
     assert seen == events
 
 
+async def test_after_hook_cannot_change_what_the_history_says() -> None:
+    """I10, T5: it looks on."""
+
+    def meddle(event: AfterTool) -> None:
+        event.arguments["to"].append("mallory")
+        event.content["sent"] = "never"
+
+    arguments, content = {"to": ["ada"]}, {"sent": "at noon"}
+    await Hooks(after_tool=meddle).tell(AfterTool("s", "send", arguments, "ok", content))
+    assert (arguments, content) == ({"to": ["ada"]}, {"sent": "at noon"})
+
+
 async def test_after_hook_that_raises_or_hangs_is_logged(
     caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -23,6 +23,7 @@ from trouper.tools.errors import InvalidArguments, ToolError
 from trouper.tools.hooks import Hooks
 from trouper.tools.policy import Rule, explain_policy
 from trouper.tools.registry import Registry
+from trouper.tools.structure import fresh
 
 #: Of a call that is half-built (L13): to close its brackets and run it would be to write half a file, or to forget what was to be left alone.
 BROKE_OFF = (
@@ -177,7 +178,8 @@ async def admitted(preparer: Preparer, caller: Caller, name: str, arguments: Jso
     fitting, prepared = await preparer.judge(open_call, caller)
     match prepared.verdict:
         case "run":
-            return fitting, tool
+            # A copy: whoever gave them may go on changing them, and what runs is what was recorded (I10).
+            return fresh(fitting), tool
         case "refuse":
             raise ToolError(prepared.content if isinstance(prepared.content, str) else f"{name!r} was refused.")
         case _:

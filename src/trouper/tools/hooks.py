@@ -24,7 +24,7 @@ from attrs import field
 from trouper import codec
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
-from trouper.core.values import frozen
+from trouper.core.values import changed, frozen
 from trouper.foreign import from_outside
 from trouper.tools.contract import Tool
 from trouper.tools.structure import fresh
@@ -96,6 +96,7 @@ class BeforeTool:
 class AfterTool:
     session: str
     tool: str
+    #: A copy, as the content is.
     arguments: dict[str, Json]
     #: ok, error, cancelled, timeout, denied, unknown: after-hooks see denied calls too.
     outcome: str
@@ -172,6 +173,9 @@ class Hooks:
                 hook = self.after_turn
             case AfterTool():
                 hook = self.after_tool
+                if hook is not None:
+                    # Each hook has copies of its own, or it could change what the history says (I10).
+                    event = changed(event, arguments=fresh(event.arguments), content=fresh(event.content))
         if hook is None:
             return
         try:
