@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 import pytest
+import trio
 
+from trouper import ToolContext, ToolError, tool
 from trouper.testing import simulation
 
 SEEDS = 500
@@ -46,3 +49,59 @@ def test_a_broken_runtime_is_told_as_a_story(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(simulation.SimulationFailed, match=r"seed \d+ breaks(.|\n)*the story(.|\n)*again: python -m"):
         for seed in range(20):
             simulation.simulate(seed)
+
+
+def test_tools_of_ones_own_are_run_and_cut_off_and_hold_if_they_are_sound() -> None:
+    """The simulator, pointed at a user's tools: one that may be repeated is, and one that may not never (I4)."""
+    ran: Counter[tuple[str, str, str]] = Counter()
+
+    @tool
+    async def order(item: str, count: int = 1, *, context: ToolContext) -> str:
+        """Order something."""
+        ran["order", context.session_id, context.call_id] += 1
+        await trio.sleep(0.2)
+        if not item:
+            raise ToolError("say what")
+        return item * count
+
+    @tool(idempotent=True, background=True)
+    async def book(people: int, names: list[str], context: ToolContext) -> dict[str, int]:
+        """Book a table."""
+        ran["book", context.session_id, context.call_id] += 1
+        await trio.sleep(5.0)
+        return {"table": people + len(names)}
+
+    repeated: set[str] = set()
+    for seed in range(60):
+        ran.clear()
+        simulation.simulate(seed, tools=[order, book])
+        repeated |= {name for (name, _, _), times in ran.items() if times > 1}
+        if repeated and seed > 10:
+            break
+    assert repeated == {"book"}
+    assert simulation.simulate(3, tools=[order, book]) == simulation.simulate(3, tools=[order, book])
+
+
+def test_a_tool_that_breaks_is_told_with_its_arguments_and_a_short_program() -> None:
+    """What a user's tool raises or returns that it should not."""
+
+    @tool
+    async def share(cents: int, people: int) -> int:
+        """Each one's share."""
+        return cents // people
+
+    @tool
+    async def names(some: list[str]) -> object:
+        """Something else than JSON."""
+        return some and object()
+
+    with pytest.raises(simulation.SimulationFailed) as raised:
+        for number in range(20):
+            simulation.simulate(number, tools=[share])
+    told = str(raised.value).splitlines()
+    assert "'share'" in told[1] and "'people': 0}" in told[1] and "ZeroDivisionError" in told[1]
+    seed = told[0].split()[1]
+    assert told[-2:] == ["  from trouper.testing import simulate", f"  simulate({seed}, tools=[share])"]
+    with pytest.raises(simulation.SimulationFailed, match=r"'names' .* raised InvalidResult"):
+        for number in range(20):
+            simulation.simulate(number, tools=[names])

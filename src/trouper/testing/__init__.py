@@ -4,7 +4,7 @@
 - `run_simulated`, `scheduled`: trio in virtual time, with the order of tasks chosen by a seed or drawn by a test.
 - `VirtualWall`, `CountedIds`, `seeded`: time, ids and randomness that repeat.
 - `Chaos`: a model that misbehaves in every way that providers do.
-- `simulate`: the whole runtime in virtual time, from one seed.
+- `simulate`: the whole runtime in virtual time, from one seed; with tools of your own, if you like.
 - `check_invariants`: what must hold of every journal.
 - `trouper.testing.strategies`: histories, tools and JSON for hypothesis; `trouper.testing.server`: providers on loopback.
 """

@@ -1,6 +1,6 @@
 """A model that misbehaves in every way that providers do, from a seed (for simulations and for your own tests).
 
-    model = Chaos(seed=7, tools=("add", "slow"))
+    model = Chaos(seed=7, tools=("add", "slow"))    # called with arguments of their schemas, and with others
 
 Stalls, drops before and after the first word, streams without an end, keep-alives for ever, broken arguments, unknown tools, two calls with one id, arrays for arguments,
 lone surrogates, refusals, unknown stop reasons, rate limits with advice, context overflows, and clients that raise something of their own. With `faults=False` it answers politely and
@@ -9,8 +9,9 @@ uses its tools now and then.
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -39,8 +40,11 @@ from trouper.models.chunks import (
     UsageChunk,
 )
 from trouper.models.protocol import ModelRequest
+from trouper.testing.fitting import fitting
 
 _WORDS = ("so ", "the ", "order ", "is ", "on ", "its ", "way ", "\u2028", "é", "\U0001f600", " ", "\n", "42 ", "\x00")
+#: Of a tool that the request does not show.
+_UNKNOWN: Mapping[str, Json] = {"type": "object", "properties": {"n": {"type": "integer"}}}
 _ODD_STOPS = ("end_turn", "stop_sequence", "a_new_reason", "max_tokens", "refusal", "pause_turn")
 
 
@@ -134,7 +138,7 @@ class Chaos:
             chunks.append(PartChunk(ProviderPart(Opaque("chaos", {"kind": "new", "n": draw.randrange(100)}))))
         used = any(m.role == "tool" for m in request.messages[-2:])
         if self._tools and request.tools and request.purpose == "turn" and draw.random() < (0.3 if used else 0.6):
-            chunks += self._calls()
+            chunks += self._calls(request)
         elif not any(isinstance(c, TextChunk) and c.text.strip() for c in chunks) and not self.faults:
             chunks.append(TextChunk("done."))
         chunks.append(UsageChunk(Usage(input=draw.randrange(10, 4000), output=draw.randrange(1, 100))))
@@ -143,33 +147,47 @@ class Chaos:
             chunks.append(Done(stop))
         return chunks
 
-    def _calls(self) -> list[Chunk]:
+    def _calls(self, request: ModelRequest) -> list[Chunk]:
         draw = self._random
+        schemas = {spec.name: spec.parameters for spec in request.tools}
         chunks: list[Chunk] = []
         for index in range(draw.choice((1, 1, 2, 3))):
             name = draw.choice(self._tools)
             id = draw.choice((None, f"p{draw.randrange(10**6)}", "same"))
             chunks.append(CallStart(index, "no_such_tool" if self.faults and draw.random() < 0.05 else name, id))
+            schema = schemas.get(name, _UNKNOWN)
             if draw.random() < 0.5:
-                chunks.append(CallEnd(index, {"n": draw.randrange(5)}))
+                chunks.append(CallEnd(index, fitting(schema, draw)))
                 continue
-            text = draw.choice(self._texts()) if self.faults else '{"n": 1}'
+            text = self._text(schema)
             cut = draw.randrange(len(text) + 1)
             chunks += [CallDelta(index, text[:cut]), CallDelta(index, text[cut:])]
             if not (self.faults and draw.random() < 0.05):
                 chunks.append(CallEnd(index))
         return chunks
 
-    def _texts(self) -> tuple[str, ...]:
-        deep: Json = "[" * 50
-        return (
-            '{"n": 1}',
-            '{"n": "2"}',
-            '{"n": 3',
-            "[1, 2]",
-            "",
-            "null",
-            '{"n": {}}',
-            f'{{"n": {deep}',
-            '{"n": "\\ud800"}',
+    def _text(self, schema: Mapping[str, Json]) -> str:
+        """Arguments as a stream brings them: whole; with faults, cut, of another type, or nothing of the kind."""
+        draw = self._random
+        properties = schema.get("properties", {})
+        if tuple(properties) == ("n",):
+            # What the simulator's own tools take: shorter runs that are easier to read.
+            name, whole = "n", '{"n": 1}'
+        else:
+            name, whole = next(iter(properties), "n"), json.dumps(fitting(schema, draw))
+        if not self.faults:
+            return whole
+        begun = f'{{"{name}": '
+        return draw.choice(
+            (
+                whole,
+                begun + '"2"}',
+                begun + "3",
+                "[1, 2]",
+                "",
+                "null",
+                begun + "{}}",
+                begun + "[" * 50,
+                begun + '"\\ud800"}',
+            )
         )

@@ -3,6 +3,10 @@
     python -m trouper.testing.simulate --seed 17        one run again, with its story
     python -m trouper.testing.simulate --seeds 10000    many
 
+Pointed at tools of your own, it calls them too, in the midst of all that, and says what they do wrong:
+
+    simulate(17, tools=[my_tool])
+
 A run has two phases (see `design/INVARIANTS.md`). With faults on, safety: whatever happens, the journal obeys the invariants, every request to the model is valid, no
 tool starts before its intent is on the disk, no tool that may run once runs twice. With faults off, liveness: every session answers again, nothing is left
 open. Everything is drawn from the seed, so the same seed is the same run, to the byte.
@@ -17,7 +21,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
 import trio
@@ -28,6 +32,7 @@ from trouper._errors import TrouperError
 from trouper.actors.environment import Environment
 from trouper.core import history
 from trouper.core.events import CallStarted
+from trouper.core.messages import Json
 from trouper.core.settings import Budget, Compaction, Deadlines, Limits
 from trouper.journal import open_reader
 from trouper.journal.format import is_gap
@@ -40,9 +45,11 @@ from trouper.testing.invariants import Violation, check_invariants
 from trouper.testing.schedule import run_simulated
 from trouper.testing.sources import START_MS, CountedIds, VirtualWall, seeded
 from trouper.tools.context import ToolContext
-from trouper.tools.contract import Tool
+from trouper.tools.contract import Invoke, Tool
 from trouper.tools.define import tool
-from trouper.tools.errors import ToolError
+from trouper.tools.errors import ConnectionRequired, ToolError
+from trouper.tools.registry import Registry, ToolSource
+from trouper.tools.results import as_result
 
 ROOT = "/state"
 #: A run that has not come to rest by then, in virtual time, hangs.
@@ -59,6 +66,8 @@ class World:
 
     seed: int
     disk: CrashDisk
+    #: The tools of whoever tests some.
+    tools: tuple[Tool, ...] = ()
     ids: CountedIds = attrs.Factory(CountedIds)
     elapsed_ms: int = 0
     story: list[str] = attrs.Factory(list)
@@ -83,9 +92,14 @@ class Result:
     story: tuple[str, ...]
 
 
-def simulate(seed: int, *, check: bool = True) -> Result:
-    """One run. Raises `SimulationFailed` with its story if anything is wrong."""
-    world = World(seed, CrashDisk())
+def simulate(seed: int, *, tools: Iterable[ToolSource] = (), check: bool = True) -> Result:
+    """One run. Raises `SimulationFailed` with its story if anything is wrong.
+
+    `tools`: your own. They are called with arguments that fit, cancelled, cut off by crashes, and run again where their hints allow that. Wrong is what they raise
+    besides `ToolError` and `ConnectionRequired`, and what they return that is no result. What they did to a world of yours is yours to look at afterwards. They
+    should be async: a thread ends when it likes, and the run would not be the same again.
+    """
+    world = World(seed, CrashDisk(), tuple(Registry(tools)))
     draw = seeded(seed, "plan")
     epochs = draw.randrange(1, 4)
     for epoch in range(epochs):
@@ -115,7 +129,11 @@ def _told(world: World, records: list[codec.Record]) -> str:
         f"  {r.seq} {r.session}#{r.n} {type(r.cause).__name__}: {', '.join(type(e).__name__ for e in r.events)}"
         for r in records[-40:]
     ]
-    lines.append(f"again: python -m trouper.testing.simulate --seed {world.seed}")
+    if world.tools:
+        names = ", ".join(each.__name__ for each in world.tools)
+        lines += ["again:", "  from trouper.testing import simulate", f"  simulate({world.seed}, tools=[{names}])"]
+    else:
+        lines.append(f"again: python -m trouper.testing.simulate --seed {world.seed}")
     return "\n".join(lines)
 
 
@@ -188,14 +206,13 @@ def _only(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
 
 async def _process(world: World, environment: Environment, epoch: int, faults: bool, killed: bool) -> None:
     draw = seeded(world.seed, f"users {epoch}")
-    model = Chaos(
-        seeded(world.seed, f"model {epoch}"), tools=("pure", "careful", "once", "slow", "raises"), faults=faults
-    )
+    tools = (*_tools(world), *(_watched(world, each) for each in world.tools))
+    model = Chaos(seeded(world.seed, f"model {epoch}"), tools=[each.name for each in tools], faults=faults)
     with trio.fail_after(PATIENCE_S):
         async with open_runtime(
             ROOT,
             model=model,
-            tools=_tools(world),
+            tools=tools,
             limits=_limits(),
             budget=Budget(inline_s=0.3),
             environment=environment,
@@ -366,12 +383,7 @@ def _tools(world: World) -> tuple[Tool, ...]:
     """One tool of each kind that matters to recovery."""
 
     def begin(context: ToolContext, once: bool = False) -> None:
-        _check_intent(world, context)
-        if once:
-            key = f"{context.session_id}/{context.call_id}"
-            world.executions[key] += 1
-            if world.executions[key] > 1:
-                world.wrong(f"I4: {key} ran {world.executions[key]} times")
+        _begin(world, context, once)
 
     @tool(readonly=True)
     async def pure(context: ToolContext, n: int = 0) -> int:
@@ -417,6 +429,39 @@ def _tools(world: World) -> tuple[Tool, ...]:
         return "fine"
 
     return (pure, careful, once, slow, raises)
+
+
+def _begin(world: World, context: ToolContext, once: bool) -> None:
+    _check_intent(world, context)
+    if once:
+        key = f"{context.session_id}/{context.call_id}"
+        world.executions[key] += 1
+        if world.executions[key] > 1:
+            world.wrong(f"I4: {key} ran {world.executions[key]} times")
+
+
+def _watched(world: World, mine: Tool) -> Tool:
+    """Somebody's tool, as it is; what it does wrong is noted."""
+
+    def around(invoke: Invoke) -> Invoke:
+        async def watched(arguments: dict[str, Json], context: ToolContext) -> object:
+            _begin(world, context, once=mine.side_effect == "at_most_once")
+            shown = f"tool {mine.name!r} of {context.session_id}/{context.call_id}, called with {arguments!r},"
+            world.tell(f"{trio.current_time():.2f} {shown} runs")
+            try:
+                returned = await invoke(arguments, context)
+                as_result(returned, mine.name)
+            except (ToolError, ConnectionRequired):
+                raise
+            except Exception as error:
+                world.wrong(f"{shown} raised {error!r}")
+                raise
+            return returned
+
+        return watched
+
+    background = None if mine.invoke_background is None else around(mine.invoke_background)
+    return mine.with_(invoke=around(mine.invoke), invoke_background=background)
 
 
 def _check_intent(world: World, context: ToolContext) -> None:
