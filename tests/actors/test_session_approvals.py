@@ -148,6 +148,24 @@ async def test_a_client_side_call_is_answered_by_the_host(autojump_clock, open_c
     assert not recorded(journal, CallStarted)
 
 
+@pytest.mark.parametrize("always", [False, True])
+async def test_a_client_side_call_that_was_approved_is_still_the_hosts(autojump_clock, open_checked, journal, always):
+    """T4: a rule may ask for a client-side tool; the approval lets the host run it, and nobody else."""
+    model = Scripted([reply(call("show_map", city="Ulm")), reply(call("show_map", city="Bonn")), reply("There.")])
+    async with open_checked(model, tools=[show_map], policies=[Rule("*", "ask")]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("where?") as turn:
+            for number in range(2):
+                if number == 0 or not always:
+                    asked = await seen(turn, ApprovalRequested)
+                    await session.approve(asked.call, always=always)
+                held = await seen(turn, CallHeld)
+                await session.answer(held.call, "shown")
+            assert (await turn.wait_ended()).text == "There."
+    assert [given.content for given in model.requests[2].messages[-1].answers] == ["shown"]
+    assert len(recorded(journal, CallHeld)) == 2 and not recorded(journal, CallStarted)
+
+
 async def test_an_answer_to_a_call_that_waits_for_none_is_refused(autojump_clock, open_checked, journal):
     """T4: unknown, run by a tool, waiting for an approval, answered already, or ended: the client is told, and nothing is recorded."""
     running, go_on = trio.Event(), trio.Event()

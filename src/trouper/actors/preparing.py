@@ -135,6 +135,7 @@ class Preparer:
             budget_s = tool.budget_s if tool.budget_s is not None else self._budget.inline_s
             allowed = Preparation(
                 verdict=verdict,
+                client_side=tool.policy == "client_side" and verdict == "ask",
                 side_effect=tool.side_effect,
                 budget_s=budget_s if tool.supports_background else None,
                 timeout_s=tool.timeout_s,

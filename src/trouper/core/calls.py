@@ -48,6 +48,8 @@ class Preparation:
     #: For "refuse": how it ends, and what the model is told.
     outcome: Outcome = Outcome.ERROR
     content: Json = None
+    #: For "ask": once it is approved, the call is held for the host to run.
+    client_side: bool = False
 
 
 @frozen(frequent=True)

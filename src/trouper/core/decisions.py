@@ -138,6 +138,7 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
         case Approve(call, at, by, always):
             steps.require_phase(state, call, ASKING, "is not waiting for an approval")
             decision.emit(ApprovalGiven(call, by, always))
+            steps.hold_if_approved(decision, call)
             steps.go_on_with_calls(decision, at)
         case Deny(call, at, reason):
             if steps.find_call(state, call, ASKING) is not None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from attrs import field
 
 from trouper._errors import InternalError
 from trouper.core import compaction, notification, schedule, task
-from trouper.core.calls import ASKING, ENDED, HELD, REQUESTED, RUNNING, Call, CallPhase, answer
+from trouper.core.calls import ASKING, ENDED, HELD, REQUESTED, RUNNING, Call, CallPhase, Preparation, answer
 from trouper.core.events import (
     ApprovalGiven,
     ApprovalRequested,
@@ -390,7 +390,7 @@ def _approval_requested(state: State, event: ApprovalRequested, phase: Phase) ->
 def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
     turn = state.in_turn
     calls = tuple(
-        changed(call, phase=REQUESTED, preparation=changed(call.preparation, verdict="run"))
+        changed(call, phase=REQUESTED, preparation=changed(call.preparation, verdict=_approved(call.preparation)))
         if call.id == event.call
         else call
         for call in turn.calls
@@ -406,6 +406,10 @@ def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
         always=always,
         approvals=tuple(pair for pair in state.approvals if pair[0] != event.call),
     )
+
+
+def _approved(preparation: Preparation) -> Literal["run", "hold"]:
+    return "hold" if preparation.client_side else "run"
 
 
 def _held(state: State, event: CallHeld, phase: Phase) -> State:

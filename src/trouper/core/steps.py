@@ -143,6 +143,12 @@ def _open_calls(decision: Decision, command: DeliverReply, calls: tuple[Call, ..
     go_on_with_calls(decision, command.at)
 
 
+def hold_if_approved(decision: Decision, call_id: CallId) -> None:
+    """An approval makes a client-side call no call of ours: it is still the host's to run (T4)."""
+    if any(call.id == call_id and call.preparation.client_side for call in decision.state.in_turn.calls):
+        decision.emit(CallHeld(call_id))
+
+
 def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
     """A reply without calls ends the turn, unless there is more to say: a provider's pause, a schema that it missed, steering input."""
     turn = decision.state.in_turn
