@@ -281,6 +281,18 @@ async def test_what_passes_is_tried_again_on_the_same_connection(
     assert seen.times[1] - seen.times[0] == pytest.approx(wait_s)
 
 
+@pytest.mark.parametrize(("make", "body"), [(gemini, G_SAID), (openai, O_SAID), (anthropic, A_SAID)])
+async def test_a_moment_to_come_back_at_is_waited_for_though_the_server_does_not_tell_its_time(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, make: Callable[[Seen], Any], body: bytes
+) -> None:
+    """L11: by our own clock, then."""
+    monkeypatch.setattr("trouper.models.http._now", lambda: 1_792_567_680.0)  # 07:28 that day
+    refusal = refused(429, {"message": "slow"}, "Retry-After: Wed, 21 Oct 2026 07:28:10 GMT")
+    result, seen = await asked(make, refusal, chunked(body))
+    assert (result.text, result.error) == (SAID, None)
+    assert seen.times[1] - seen.times[0] == pytest.approx(10.0)
+
+
 @pytest.mark.parametrize("make", [gemini, openai, anthropic])
 @pytest.mark.parametrize(
     ("status", "kind", "requests"),

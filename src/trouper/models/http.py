@@ -15,6 +15,7 @@ import base64
 import functools
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
@@ -54,6 +55,8 @@ KEEP_ALIVE_S = 90.0
 #: Shorter text is not cut out of messages: it would take innocent words with it, and is no key.
 _SECRET_MIN = 6
 _KEY_TEXT = re.compile(r"[\x21-\x7e]+\Z")
+#: The wall clock. Asked where a provider does not say what time it has; nothing but the wait before the next try comes of it.
+_now: Callable[[], float] = time.time
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -307,6 +310,11 @@ class ByteStream:
         self._provider = provider
         self._credential = credential
         self.status = response.status_code
+        if self.status >= 400 and "date" not in response.headers:
+            # A proxy or a server of one's own may leave it out, and still name the moment to come back at: then it is now, by our clock.
+            from email.utils import formatdate
+
+            response.headers["date"] = formatdate(_now(), usegmt=True)
         self.headers: Mapping[str, str] = response.headers
         body: Any = response.extensions.get("body")
         coded = response.headers.get("content-encoding", "identity").lower() != "identity"
@@ -450,7 +458,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     from email.utils import parsedate_to_datetime
 
     try:
-        # Against the provider's own clock: ours may be wrong, and need not be asked.
+        # Against the provider's own clock: ours may be wrong.
         return max(0.0, (parsedate_to_datetime(said) - parsedate_to_datetime(headers["date"])).total_seconds())
     except (KeyError, ValueError, TypeError):
         return None
