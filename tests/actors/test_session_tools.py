@@ -436,6 +436,19 @@ async def test_a_hook_may_rewrite_the_arguments_for_everybody(autojump_clock, op
     assert answers(model.requests[1]) == [("look", "ok", {"n": 42})]
 
 
+async def test_hooks_see_a_call_under_the_same_id_before_and_after_it(autojump_clock, open_checked):
+    """T5: two calls of one tool with the same arguments could not be told apart otherwise."""
+    before, after = [], []
+    hooks = Hooks(before_tool=lambda about: before.append(about.call_id), after_tool=lambda about: after.append(about))
+    model = Scripted(
+        [reply(call("look", n=1), call("no_such"), call("look", n=1)), reply(call("look", n=1)), reply(".")]
+    )
+    async with open_checked(model, tools=[look], hooks=[hooks]) as runtime:
+        await (await runtime.session("s")).ask("try")
+    assert before == ["call_1_1_0", "call_1_1_2", "call_1_2_0"]
+    assert {about.call_id for about in after if about.tool == "look"} == set(before)
+
+
 async def test_opaque_fields_return_byte_for_byte_at_their_place(autojump_clock, open_checked):
     """L22, I7: signatures, ids, encrypted reasoning."""
     on_text, on_call, sealed = (Opaque("p", {"sig": f"\u00e9+/={n}", "n": [n, None]}) for n in range(3))

@@ -24,6 +24,7 @@ from trouper.core.commands import (
 )
 from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
+from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
 from trouper.core.values import changed
 from trouper.models.protocol import ModelRequest
@@ -98,8 +99,10 @@ class Asking:
         assert done is not None
         calls = draft.open_calls
         last = calls[-1] if calls and done.stop_reason == "max_tokens" else None
-        for call in calls:
-            shown, preparation = await outfit.preparer.prepare(call, self._host, may_break_off=call is last)
+        for index, call in enumerate(calls):
+            # Only hooks want to know it; what they see before a call is of the same name afterwards.
+            id = call_id(turn, step_number, index) if outfit.hooks else ""
+            shown, preparation = await outfit.preparer.prepare(call, self._host, id, may_break_off=call is last)
             arguments.append(shown)
             preparations.append(preparation)
         message = draft.message(turn, step_number, arguments)

@@ -66,10 +66,15 @@ class Preparer:
         #: What is made of an allowed call depends on its tool alone; so it is made once. By name, as a tool may be replaced by another.
         self._allowed: dict[tuple[str, _Allowed], tuple[Tool, Preparation]] = {}
 
-    async def prepare(self, call: OpenCall, caller: Caller, *, may_break_off: bool = False) -> tuple[Json, Preparation]:
-        """Of a call that a model made: the arguments that everybody sees, and what is to become of it. `may_break_off`: its reply ran out of room, and this is the last thing in it."""
+    async def prepare(
+        self, call: OpenCall, caller: Caller, id: str = "", *, may_break_off: bool = False
+    ) -> tuple[Json, Preparation]:
+        """Of a call that a model made: the arguments that everybody sees, and what is to become of it.
+
+        `id`: what the call will be known as, for hooks. `may_break_off`: its reply ran out of room, and this is the last thing in it.
+        """
         if self._budget.tool_calls != 0:
-            return await self.judge(call, caller, may_break_off=may_break_off)
+            return await self.judge(call, caller, id, may_break_off=may_break_off)
         # Before tool and hooks are asked: whatever they said, it would be refused.
         try:
             parsed = _parsed(call)
@@ -77,7 +82,9 @@ class Preparer:
             return {}, _refused(NO_CALLS, Outcome.DENIED)
         return _shown(parsed), _refused(NO_CALLS, Outcome.DENIED, parsed.notes)
 
-    async def judge(self, call: OpenCall, caller: Caller, *, may_break_off: bool = False) -> tuple[Json, Preparation]:
+    async def judge(
+        self, call: OpenCall, caller: Caller, id: str = "", *, may_break_off: bool = False
+    ) -> tuple[Json, Preparation]:
         """The same, whoever made it: a budget of none is for the model's calls."""
         tool = self.registry.get(call.name)
         may_break_off = may_break_off and call.arguments is None
@@ -99,7 +106,7 @@ class Preparer:
             return shown, _broken(tool, notes, raised)
         arguments, notes = prepared.arguments, prepared.notes
         for hook in self._hooks:
-            verdict = await hook.ask_before_tool(caller.session, tool, arguments)
+            verdict = await hook.ask_before_tool(caller.session, tool, arguments, id)
             if verdict.denied is not None:
                 return arguments, _refused(verdict.denied, Outcome.DENIED, notes)
             if verdict.rewritten is not None:

@@ -89,6 +89,7 @@ class BeforeTool:
     tool: str
     #: A copy: to change it, return `Rewrite`.
     arguments: dict[str, Json]
+    #: As in `AfterTool`; empty for a background run that is about to start, which has no call.
     call_id: str = ""
 
 
