@@ -77,6 +77,51 @@ async def test_what_runs_is_what_was_recorded_whatever_its_giver_does_with_the_a
     assert ran == [[1], [1]]
 
 
+async def test_a_tool_that_changes_what_it_is_shown_changes_no_record(open_checked: Any, autojump_clock: Any) -> None:
+    """I10, T7: tasks and schedules are shown as plain data, which is the tool's own."""
+
+    @tool(background=True)
+    async def pack(what: dict[str, Any]) -> dict[str, Any]:
+        """Pack something."""
+        return {"packed": [what]}
+
+    @tool
+    async def tidy(context: ToolContext) -> int:
+        """Takes out of what it sees what it does not want to see."""
+        (listed,) = await context.tasks.list()
+        shown = [
+            await context.tasks.get(listed["task_id"]),
+            await context.tasks.wait(listed["task_id"], timeout_s=1.0),
+            *await context.schedules.list(),
+            await context.schedules.create(title="More", cron="0 0 * * *", tool="pack", arguments={"what": {"box": 2}}),
+        ]
+        for each in shown:
+            assert each is not None
+            each["arguments"]["what"].clear()
+            if "result" in each:
+                each["result"]["packed"].clear()
+        return len(shown)
+
+    model = Scripted([reply(call("tidy")), reply("Tidy.")])
+    async with open_checked(model, tools=[pack, tidy]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("pack", {"what": {"box": 1}}, signal_on_completion=False)
+        await session.wait_task(task.id)
+        made = await session.create_schedule(
+            title="Some", cron="0 0 * * *", tool="pack", arguments={"what": {"box": 2}}
+        )
+        made["arguments"]["what"].clear()
+        await session.ask("tidy up")
+        assert answers(model) == [4]
+        found = await runtime.task_detail(task.id)
+        assert found is not None
+        found.result["packed"].clear()
+        kept = session.task(task.id)
+        assert kept is not None and kept.about.spec["arguments"] == {"what": {"box": 1}}
+        assert kept.result == {"packed": [{"box": 1}]}
+        assert [each.action.arguments for each in session.schedules()] == [{"what": {"box": 2}}] * 2
+
+
 async def test_refusals_are_clear(open_checked: Any, autojump_clock: Any) -> None:
     """B6: unknown tool, itself, no background support, arguments that do not fit: each a ToolError that says what to do."""
 

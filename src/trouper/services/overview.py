@@ -18,6 +18,7 @@ from trouper.core.session import Phase, State
 from trouper.core.task_record import Entry, Page, Task, TaskState, listing
 from trouper.core.values import frozen
 from trouper.threads import in_thread
+from trouper.tools.structure import fresh
 
 if TYPE_CHECKING:
     from trouper.host import Runtime
@@ -124,7 +125,7 @@ class Overview:
         task = self.task(id)
         if task is None:
             return None
-        result = task.result
+        result = fresh(task.result)
         files = self.files_of(task.about.session)
         if result is None and task.result_path is not None and files is not None:
             try:

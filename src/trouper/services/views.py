@@ -1,4 +1,7 @@
-"""Records as plain data: what tools hand to the model, and programs read as JSON."""
+"""Records as plain data: what tools hand to the model, and programs read as JSON.
+
+All of it copies: a tool may well take something out of what it was shown, and the state changes by records only (I10).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from trouper.core import task_text
 from trouper.core.messages import Json
 from trouper.core.schedule import Cron, Schedule, ScheduledRun
 from trouper.core.task_record import Task
+from trouper.tools.structure import fresh
 
 
 def instant(at: float | None) -> str | None:
@@ -41,18 +45,18 @@ def task_detail(task: Task, entries: int = 20) -> Mapping[str, Json]:
     found: dict[str, Json] = {
         **task_line(task),
         "run_id": about.run_id or about.id,
-        "arguments": about.spec.get("arguments"),
+        "arguments": fresh(about.spec.get("arguments")),
         "instructions": about.instructions or None,
         "requested_by": about.requested_by,
         "attempt": task.attempt,
         "started": instant(task.started_at),
         "heartbeat": instant(task.heartbeat_at),
         "summary": task.summary or None,
-        "result": task.result,
+        "result": fresh(task.result),
         "result_path": task.result_path,
         "log_path": task_text.log_path(about) if task.result_path is not None else None,
         "error": None if task.error is None else {"kind": task.error.kind, "message": task.error.message},
-        "input_request": task.input_request,
+        "input_request": fresh(task.input_request),
         "cancel_requested": instant(task.cancel_requested_at),
         "output_tail": task.output.tail or None,
         "artifacts": list(task.artifacts) or None,
@@ -89,7 +93,7 @@ def schedule_line(schedule: Schedule) -> Mapping[str, Json]:
     else:
         found["at"] = instant(when.at)
     if isinstance(action, ScheduledRun):
-        found |= {"tool": action.tool, "arguments": action.arguments}
+        found |= {"tool": action.tool, "arguments": fresh(action.arguments)}
     else:
         found["message"] = action.text
     return {key: value for key, value in found.items() if value is not None}
