@@ -178,7 +178,11 @@ def test_misuse_is_named(root: Path, tmp_path: Path) -> None:
     for read in (journal.steps, journal.records):
         with pytest.raises(UsageError, match="no session 'nobody'; there is: one, two"):
             list(read("nobody"))
-    with pytest.raises(UsageError, match="empty"):
-        open_journal("")
+    for path in ("", 5, None, b"state"):
+        with pytest.raises(UsageError, match="no path of a journal"):
+            open_journal(path)  # type: ignore[arg-type]
+    for bounds in ({"after": "x"}, {"after": -1}, {"upto": 2.5}):
+        with pytest.raises(UsageError, match="makes no sense"):
+            list(journal.records(**bounds))  # type: ignore[arg-type]
     with pytest.raises(JournalNotFound):
         open_journal(tmp_path / "nowhere")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from trouper import codec
+from trouper import checks, codec
 from trouper._errors import TrouperError, UsageError, WorldError
 from trouper.core.decisions import decide
 from trouper.core.ids import is_session
@@ -109,6 +109,9 @@ class Journal:
         """Records with `after` < sequence <= `upto`, of one session or of all, in order; those of the memory (`~memory`) are among them."""
         if session is not None:
             self._known(session)
+        checks.count(after, "after")
+        if upto is not None:
+            checks.count(upto, "upto")
         for raw in self._reader.records(after=after, stream=session):
             if upto is not None and raw.seq > upto:
                 return
@@ -217,8 +220,8 @@ class Journal:
 
 def open_journal(path: str | os.PathLike[str]) -> Journal:
     """The journal in a directory, for reading: takes no lock, changes nothing."""
-    if not os.fspath(path):
-        raise UsageError("the path of the journal is empty; give the directory that holds the segments")
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise UsageError(f"{path!r} is no path of a journal; give the directory that holds the segments", path=path)
     return Journal(open_reader(path))
 
 
