@@ -183,6 +183,6 @@ def test_misuse_is_named(root: Path, tmp_path: Path) -> None:
             open_journal(path)  # type: ignore[arg-type]
     for bounds in ({"after": "x"}, {"after": -1}, {"upto": 2.5}):
         with pytest.raises(UsageError, match="makes no sense"):
-            list(journal.records(**bounds))  # type: ignore[arg-type]
+            list(journal.records(**bounds))
     with pytest.raises(JournalNotFound):
         open_journal(tmp_path / "nowhere")
