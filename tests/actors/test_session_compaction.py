@@ -287,6 +287,25 @@ async def test_a_second_overflow_is_terminal(autojump_clock, open_checked, journ
     assert len(recorded(journal, ModelFailed)) == 2
 
 
+@pytest.mark.parametrize("answered", [0, 1, 9])
+async def test_a_prompt_that_no_window_holds_spoils_its_own_turn_only(autojump_clock, open_checked, journal, answered):
+    """L32, I35: it is refused, and the next turn does without it, however much was said before."""
+
+    def answer(request):
+        if request.purpose == "compaction":
+            return reply("A summary.")
+        fits = History.of(request.messages).tokens <= 2_000
+        return reply("Here.") if fits else fail(ContextOverflow("too long"))
+
+    async with open_checked(Scripted([answer], exhausted="repeat")) as runtime:
+        session = await runtime.session("s")
+        await filled(session, answered)
+        refused = await session.ask("x" * 20_000)
+        assert (refused.stop_reason, refused.error.kind) == ("error", "context_overflow")
+        assert (await session.ask("And now?")).text == "Here."
+        assert session.history[-2].text == "And now?" and not problems(session.history)
+
+
 @pytest.mark.parametrize(
     "shown", [("Here is",), (ThinkingChunk("hm"),), (CallStart(0, "nothing"),)], ids=["text", "thinking", "a call"]
 )

@@ -155,6 +155,8 @@ def test_a_forced_split_takes_half_if_it_can():
     assert forced_split((user(),), 6) == 0
     # A single exchange: the question goes, if need be, and the newest message stays.
     assert forced_split((user("x" * 400), model(), user()), 6) in (1, 2)
+    # Two in a row, the first of which has no answer because it is too long: it goes (I35).
+    assert forced_split((*pairs(1), user("x" * 4000), user()), 6) == 3
 
 
 # --- masking ---

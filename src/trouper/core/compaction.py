@@ -58,15 +58,13 @@ def pick_split(messages: Sequence[Message], keep_pairs: int, min_messages: int) 
 
 
 def forced_split(messages: Sequence[Message], keep_pairs: int) -> int:
-    """As `pick_split`, for a history that must shrink: keeps fewer and fewer pairs until half of it is gone, but at least the last user's message on."""
-    split = 0
+    """As `pick_split`, for a history that must shrink: keeps fewer and fewer pairs until half of it is gone, but at least the last message, with the calls that it answers."""
     half = sum(map(estimate_message, messages)) // 2
     for pairs in range(keep_pairs, 0, -1):
-        split = pick_split(messages, pairs, 2) or split
+        split = pick_split(messages, pairs, 2)
         if split and sum(map(estimate_message, messages[split:])) <= half:
             return split
-    if split:
-        return split
+    # One pair may be too much already: a prompt that fits no window would be sent again with the next one (I35).
     split = len(messages) - 1
     while split > 0 and messages[split].role == "tool":
         split -= 1
