@@ -11,7 +11,7 @@ import trio
 from session_watch import recorded, wait_idle, watched
 
 from trouper import Limits, tool
-from trouper.core.events import CallEnded, ModelReplied, TurnEnded
+from trouper.core.events import CallEnded, CallStarted, ModelReplied, TurnEnded
 from trouper.core.live import TextDelta
 from trouper.core.messages import Fault, Media, Opaque, Outcome, ProviderPart, Text, Thinking
 from trouper.core.session import State, evolve
@@ -228,6 +228,31 @@ async def test_two_starts_of_one_index_never_leave_a_call_open(autojump_clock, o
     async with open_checked(Scripted([chunks, reply("Ok.")]), tools=[look]) as runtime:
         assert (await (await runtime.session("s")).ask("go")).text == "Ok."
     assert len(recorded(journal, CallEnded)) == 1
+
+
+@pytest.mark.parametrize("preface", [(), (TextChunk("Let me look."),)], ids=["alone", "after text"])
+async def test_a_call_whose_end_nobody_marks_is_whole_when_its_reply_is(autojump_clock, open_checked, preface):
+    """L6, L16 (seed 004: what was streamed by the end of the reply is dispatched): it was dropped, and the turn seemed to be done."""
+    pieces = (CallStart(0, "look", "a"), CallDelta(0, '{"n": '), CallDelta(0, "1}"), CallStart(1, "look", "b"))
+    async with open_checked(Scripted([(*preface, *pieces, Done("tool_use")), reply("Ok.")]), tools=[look]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Ok."
+        assert [each.arguments for each in session.history[1].calls] == [{"n": 1}, {}]
+        assert [each.content for each in session.history[2].answers] == [{"n": 1}, {"n": 0}]
+
+
+@pytest.mark.parametrize("stop", ["tool_use", "max_tokens"])
+@pytest.mark.parametrize("arguments", ['{"n": 1', ""], ids=["half of its arguments", "none of them"])
+async def test_a_call_whose_end_nobody_marks_is_never_run_by_half(
+    autojump_clock, open_checked, journal, arguments, stop
+):
+    """L13: half-built calls never enter the history; and one without a word of its arguments is one for none, unless the reply ran out of room."""
+    pieces = (TextChunk("Let me look."), CallStart(0, "look"), CallDelta(0, arguments), Done(stop))
+    async with open_checked(Scripted([pieces, reply("Ok.")]), tools=[look]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("go")
+        assert len(session.history[1].calls) == (0 if arguments else 1)
+    assert len(recorded(journal, CallStarted)) == (0 if arguments or stop == "max_tokens" else 1)
 
 
 async def test_pieces_of_calls_that_never_started_are_passed_over(autojump_clock, open_checked):

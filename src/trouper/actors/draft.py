@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from trouper import codec
 from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE as _NO_USAGE
 from trouper.core.messages import (
@@ -165,6 +166,10 @@ class Draft:
     def _take_done(self, chunk: Done) -> None:
         if type(chunk.stop_reason) is not str or chunk.detail is not None:
             _check_text(chunk.stop_reason, None, chunk.detail)
+        for call in self._calls.values():
+            if not call.ended:
+                # The reply is whole, and so is a call in it with all its arguments, also where a client does not say so of each (L6, L16).
+                call.ended = _is_whole("".join(call.buffer))
         self.done = _in_its_own_name(chunk) if chunk.stop_reason in _OURS else chunk
 
     def _take_nothing(self, chunk: KeepAlive) -> None:
@@ -270,6 +275,14 @@ def _check_opaque(opaque: object) -> None:
         raise BadChunk("provider fields belong to a provider, by its name, and are a mapping")
     if not _is_json(data, text_keys=True):
         raise BadChunk(f"a provider's fields are nested more than {OPAQUE_DEPTH_MAX} deep")
+
+
+def _is_whole(arguments: str) -> bool:
+    """Whether a call's arguments are all there, as far as one can see; without an end, half of them are none (L13)."""
+    try:
+        return not arguments.strip() or codec.loads(arguments.encode("utf-8", "replace")) is not None
+    except codec.UndecodableRecord:
+        return False
 
 
 def _is_flat(value: Json) -> bool:
