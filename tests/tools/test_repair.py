@@ -495,7 +495,8 @@ def complaint(given: object, of: Tool = edit) -> str:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({}, "- path: is required, but missing"),
+        ({}, "- path: is required, but missing; expected string"),
+        ({}, "Received fields: none"),
         ({"path": 5}, "- path: expected string, got integer 5"),
         ({"path": "a", "mode": "x"}, '- mode: expected one of "fast", "slow", got string "x"'),
         ({"path": "a", "line": 1.5}, "- line: expected integer, got number 1.5"),
@@ -514,6 +515,16 @@ def complaint(given: object, of: Tool = edit) -> str:
 def test_complaint_says_field_expectation_and_what_came(given: object, line: str) -> None:
     """L19."""
     assert line in complaint(given)
+
+
+def test_complaint_about_a_missing_field_says_what_came_instead() -> None:
+    """L19 (seed 004: invalid input is told, and bounded): at most 12 fields, each in few words."""
+    told = complaint({"content": "x" * 20_000, "line": 3})
+    assert "- path: is required, but missing; expected string" in told
+    assert f'Received fields: content: string(20000 chars, "{"x" * 80}..."), line: integer 3' in told
+    assert "x" * 81 not in told
+    many = complaint({f"unknown_{number}": "y" * 500 for number in range(500)})
+    assert many.count("string(500 chars") == 12 and many.endswith(", and 488 more") and len(many) < 4_000
 
 
 def test_complaint_never_echoes_a_long_value() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -42,24 +42,38 @@ def summarised(value: Json) -> str:
             return type(value).__name__
 
 
-def complaint(tool: str, errors: Iterable[Any], parameters: Sequence[str]) -> InvalidArguments:
-    """One line for each field at fault, from the errors of a validator."""
+def complaint(tool: str, errors: Iterable[Any], parameters: Mapping[str, Json]) -> InvalidArguments:
+    """One line for each field at fault, from the errors of a validator; `parameters`: the schema of each."""
     lines: dict[str, str] = {}
+    received = ""
     for error in islice(errors, _ERRORS_MAX):
         for field, text in _told(error, parameters):
             lines.setdefault(field, text)
-    return listed(tool, lines.items())
+        if not received and type(error.kind).__name__ == "Required" and not error.instance_path:
+            # Of a field that is not there, what came is all the others: it may stand under another name.
+            received = _received(error.instance)
+    return listed(tool, lines.items(), received)
 
 
-def listed(tool: str, problems: Iterable[tuple[str, str]]) -> InvalidArguments:
+def listed(tool: str, problems: Iterable[tuple[str, str]], received: str = "") -> InvalidArguments:
     """The complaint for (field, text) pairs."""
     pairs = [(clipped(field, 120) or "arguments", text) for field, text in problems]
     shown = pairs[:FIELDS_MAX]
     lines = [f"- {field}: {text}" for field, text in shown]
     if len(pairs) > FIELDS_MAX:
         lines.append(f"- and {len(pairs) - FIELDS_MAX} more")
+    if received:
+        lines.append(received)
     text = f"Invalid arguments for tool {clipped(tool)!r}; correct them and call it again:\n" + "\n".join(lines)
     return InvalidArguments(text, fields=tuple(field for field, _ in shown))
+
+
+def _received(fields: Mapping[str, Json]) -> str:
+    """All that came, in few words."""
+    told = [f"{clipped(name, 60)}: {summarised(value)}" for name, value in islice(fields.items(), FIELDS_MAX)]
+    if len(fields) > FIELDS_MAX:
+        told.append(f"and {len(fields) - FIELDS_MAX} more")
+    return f"Received fields: {', '.join(told) or 'none'}"
 
 
 def clipped(text: str, limit: int = SHOWN_MAX) -> str:
@@ -77,13 +91,16 @@ def _path(steps: Sequence[str | int]) -> str:
     return path
 
 
-def _told(error: Any, parameters: Sequence[str]) -> list[tuple[str, str]]:
+def _told(error: Any, parameters: Mapping[str, Json]) -> list[tuple[str, str]]:
     path = _path(error.instance_path)
     kind = error.kind
     match type(kind).__name__:
         case "Required":
-            missing = clipped(str(kind.property).strip('"'), 60)
-            return [(f"{path}.{missing}" if path else missing, "is required, but missing")]
+            name = str(kind.property).strip('"')
+            missing = clipped(name, 60)
+            if path:
+                return [(f"{path}.{missing}", "is required, but missing")]
+            return [(missing, f"is required, but missing{_wanted(parameters.get(name))}")]
         case "AdditionalProperties":
             told = []
             for name in islice(kind.unexpected, FIELDS_MAX + 1):
@@ -98,6 +115,12 @@ def _told(error: Any, parameters: Sequence[str]) -> list[tuple[str, str]]:
                 told.append((f"{path}.{clipped(name, 60)}" if path else clipped(name, 60), f"is not a parameter{hint}"))
             return told
     return [(path, f"expected {expected(error)}, got {summarised(error.instance)}")]
+
+
+def _wanted(schema: Json) -> str:
+    """What would have to be there, where its schema names it."""
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return f"; expected {kind}" if isinstance(kind, str) else ""
 
 
 def expected(error: Any) -> str:

@@ -262,7 +262,7 @@ class Tool:
             raise listed(self.name, [("arguments", f"expected object, got {summarised(given)}")])
         # A long integer that was sent as one is told as one.
         shown = mended if KEPT_AS_TEXT in notes else given
-        raise complaint(self.name, errors_in(shown, self.validator), tuple(self.parameters.get("properties", ())))
+        raise complaint(self.name, errors_in(shown, self.validator), self.parameters.get("properties", {}))
 
     async def run(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
         """Runs the tool on prepared arguments."""
