@@ -402,8 +402,8 @@ BUGS: tuple[Bug, ...] = (
         "warned-again-and-again",
         "the warning at 80 % comes at every step (L25)",
         "core/steps.py",
-        "        if used >= cap * WARN_SHARE and cap_told(what, cap) not in decision.state.warned:",
-        "        if used >= cap * WARN_SHARE:",
+        "        if cap and used >= cap * WARN_SHARE and cap_told(what, cap) not in decision.state.warned:",
+        "        if cap and used >= cap * WARN_SHARE:",
         (CORE, BUDGETS),
     ),
     Bug(

@@ -47,7 +47,7 @@ class Spending:
         due: list[tuple[str, float, float]] = [
             (f"runtime {what}", used, cap)
             for what, used, cap in self._spent()
-            if used >= cap * WARN_SHARE and what not in self._warned
+            if cap and used >= cap * WARN_SHARE and what not in self._warned
         ]
         self._warned.update(what.removeprefix("runtime ") for what, _, _ in due)
         return due

@@ -52,6 +52,34 @@ async def test_a_session_warns_at_80_percent_and_then_ends_as_budget(
     assert [(warned.what, warned.spent) for warned in recorded(journal, BudgetWarned)] == [(what, spent[0])]
 
 
+@pytest.mark.parametrize("whose", ["session", "runtime"])
+@pytest.mark.parametrize(
+    ("budget", "what", "spent"),
+    [
+        (Budget(tokens=30), "tokens", 40),
+        (Budget(steps=2), "steps", 2),
+        (Budget(tool_calls=2), "tool_calls", 2),
+    ],
+    ids=["tokens", "steps", "tool calls"],
+)
+async def test_a_budget_that_one_step_takes_past_its_80_percent_is_warned_of_before_the_end(
+    autojump_clock, open_checked, journal, budget, what, spent, whose
+):
+    """L25: first the warning, then the end, however much a step costs."""
+    model = Scripted([*rounds(5, input=15, output=5)])
+    async with open_checked(model, tools=[look], budget=budget if whose == "runtime" else None) as runtime:
+        session = await runtime.session("s", budget=budget if whose == "session" else None)
+        async with session.turn("go") as turn:
+            told = [event async for event in turn if type(event) in (BudgetWarned, TurnEnded)]
+        assert turn.result.stop_reason == "budget" and len(model.requests) == 2
+        assert (await session.ask("more")).stop_reason == "budget"
+    expected = what if whose == "session" else f"runtime {what}"
+    (warned, ended) = told
+    assert (type(warned), type(ended)) == (BudgetWarned, TurnEnded)
+    assert (warned.what, warned.spent) == (expected, spent)
+    assert recorded(journal, BudgetWarned) == [warned]
+
+
 @pytest.mark.parametrize("whose", ["session", "runtime", "runtime, in spite of the session"])
 async def test_a_budget_of_no_tool_calls_is_one_for_text_alone(autojump_clock, open_checked, journal, whose):
     """L25, L20: as elsewhere, 0 is none. The model is offered no tools; and if it calls one, that is denied, and it can do without."""
@@ -115,15 +143,15 @@ async def test_a_budget_of_no_tool_calls_is_the_models_not_the_hosts(autojump_cl
 @pytest.mark.parametrize(
     "budget", [Budget(tokens=0), Budget(steps=0), Budget(wall_s=0)], ids=["tokens", "steps", "seconds"]
 )
-async def test_a_budget_of_nothing_asks_nobody(autojump_clock, open_checked, budget):
-    """L25: neither in a session nor in any of a runtime."""
+async def test_a_budget_of_nothing_asks_nobody(autojump_clock, open_checked, journal, budget):
+    """L25: neither in a session nor in any of a runtime; and 80 % of nothing is nothing to warn of."""
     model = Scripted([reply("never")])
     async with open_checked(model, budget=budget) as runtime:
         result = await (await runtime.session("a")).ask("go")
         assert result.stop_reason == "budget" and "(1 used)" not in result.error.message
     async with open_checked(model) as runtime:
         assert (await (await runtime.session("b", budget=budget)).ask("go")).stop_reason == "budget"
-    assert not model.requests
+    assert not model.requests and not recorded(journal, BudgetWarned)
 
 
 async def test_a_cap_that_was_raised_is_warned_of_anew(autojump_clock, open_checked, journal):

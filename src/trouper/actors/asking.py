@@ -67,10 +67,11 @@ class Asking:
     async def call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
         spending = self._host.ground.spending
         if spending.is_capped:
-            if (spent := spending.over_budget()) is not None:
-                return EndTurn(turn, "budget", self._host.now(), spent)
+            # Before the end, also where one step has spent what was left.
             for what, used, cap in spending.warnings():
                 self._host.tell(NoteBudget(what, used, cap))
+            if (spent := spending.over_budget()) is not None:
+                return EndTurn(turn, "budget", self._host.now(), spent)
         outfit = self._host.turn_outfit
         request = self._request(outfit, turn, step_number)
         jitter = self._host.ground.environment.random

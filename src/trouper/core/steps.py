@@ -84,12 +84,13 @@ def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
     ):
         if cap is None:
             continue
+        # One step may take it from less than that to the end: the warning comes first all the same. Of nothing there is no share.
+        if cap and used >= cap * WARN_SHARE and cap_told(what, cap) not in decision.state.warned:
+            decision.emit(BudgetWarned(what, used, cap))
         if used >= cap:
             fault = Fault("budget", f"the session's budget of {cap} {what} is spent ({used} used); raise it to go on")
             ended(decision, TurnEnded(turn.number, "budget", at, fault))
             return True
-        if used >= cap * WARN_SHARE and cap_told(what, cap) not in decision.state.warned:
-            decision.emit(BudgetWarned(what, used, cap))
     return False
 
 
