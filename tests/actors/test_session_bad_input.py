@@ -139,14 +139,24 @@ async def test_a_reply_without_end_is_stopped_at_its_limit(autojump_clock, open_
         assert (await session.ask("again")).text == "Short."
 
 
-@pytest.mark.parametrize("part", ["thinking", "arguments", "calls"])
-async def test_thinking_arguments_and_calls_without_end_too(autojump_clock, open_checked, part):
-    if part == "thinking":
-        items = [ThinkingChunk("x" * 1000)] * 500
-    elif part == "calls":
-        items = [CallStart(0, "look")] * 5_000
-    else:
-        items = [CallStart(0, "look"), *[CallDelta(0, "x" * 1000)] * 500]
+WITHOUT_END: dict[str, list[Any]] = {
+    "thinking": [ThinkingChunk("x" * 1000)] * 500,
+    "signatures": [ThinkingChunk("", "x")] * 5_000,
+    "arguments": [CallStart(0, "look"), *[CallDelta(0, "x" * 1000)] * 500],
+    "arguments that are parsed": [CallStart(0, "look"), CallEnd(0, {"n": "x" * 200_000})],
+    "arguments within arguments": [CallStart(0, "look"), CallEnd(0, {"n": [{"m": "x" * 500}] * 500})],
+    "numbers": [CallStart(0, "look"), CallEnd(0, {"n": [1] * 200_000})],
+    "calls": [CallStart(0, "look")] * 5_000,
+    "media": [PartChunk(Media("image/png", "eHh4" * 250))] * 500,
+    "parts that are small": [PartChunk(Text("x"))] * 5_000,
+    "a provider's own": [PartChunk(ProviderPart(Opaque("p", {"x": ["y" * 1000]})))] * 500,
+    "a provider's own with text": [TextChunk("", Opaque("p", {"x": "y" * 1000}))] * 500,
+}
+
+
+@pytest.mark.parametrize("items", WITHOUT_END.values(), ids=WITHOUT_END)
+async def test_whatever_else_a_reply_is_made_of_has_its_limit_too(autojump_clock, open_checked, items):
+    """security.md: caps on what a provider may send."""
     async with open_checked(Scripted([reply(*items)]), tools=[look], limits=Limits(reply_chars=100_000)) as runtime:
         assert "reply_chars" in (await (await runtime.session("s")).ask("go")).error.message
 

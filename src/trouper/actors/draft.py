@@ -46,8 +46,8 @@ from trouper.models.chunks import (
 OPAQUE_DEPTH_MAX = 64
 #: So many can be added up for as long as anybody lasts, and are still counted exactly by whoever reads them as JSON.
 _TOKENS_MAX = 2**53
-#: What a call counts for, beside its arguments, in the length of a reply: one without end may consist of nothing else.
-_CALL_CHARS = 64
+#: What a call or a part counts for, beside what it holds, in the length of a reply: one without end may consist of nothing else.
+_PART_CHARS = 64
 #: Stop reasons by which we say that a turn was cut short (L1).
 _OURS = frozenset({"", "interrupt", "max_steps", "budget", "error"})
 _LEAVES = frozenset({str, int, float, bool, type(None)})
@@ -130,7 +130,7 @@ class Draft:
             self.close_parts()
         call = self._calls[chunk.index] = OpenCall(name, id, opaque)
         self._order.append(call)
-        self.chars += _CALL_CHARS
+        self.chars += _PART_CHARS
         self.progressed = True
 
     def _take_call_delta(self, chunk: CallDelta) -> None:
@@ -145,8 +145,12 @@ class Draft:
         arguments, opaque = chunk.arguments, chunk.opaque
         if opaque is not None:
             _check_opaque(opaque)
-        if arguments and not _is_flat(arguments):
-            _is_json(arguments)  # However deep: what is too deep is for the model to hear of (L19).
+        if arguments:
+            if _is_flat(arguments):
+                self.chars += sum([len(each) for each in arguments.values() if type(each) is str])
+            else:
+                _is_json(arguments)  # However deep: what is too deep is for the model to hear of (L19).
+                self.chars += _chars_of(arguments)
         if chunk.index in self._calls:
             call = self._calls[chunk.index]
             call.ended = True
@@ -154,9 +158,10 @@ class Draft:
             call.opaque = opaque if opaque is not None else call.opaque
 
     def _take_part(self, chunk: PartChunk) -> None:
-        _check_part(chunk.part)
+        part = _checked_part(chunk.part)
         self.close_parts()
-        self._order.append(chunk.part)
+        self._order.append(part)
+        self.chars += _PART_CHARS + _chars_in(part)
         self.progressed = True
 
     def _take_usage(self, chunk: UsageChunk) -> None:
@@ -184,10 +189,14 @@ class Draft:
     def _close_text(self, opaque: Opaque | None = None) -> None:
         self._order.append(Text("".join(self._text), opaque))
         self._text.clear()
+        self.chars += _PART_CHARS if opaque is None else _PART_CHARS + _chars_of(opaque.data)
 
     def _close_thinking(self, signature: str | None = None, opaque: Opaque | None = None) -> None:
         self._order.append(Thinking("".join(self._thinking), signature, opaque))
         self._thinking.clear()
+        self.chars += _PART_CHARS + len(signature or "")
+        if opaque is not None:
+            self.chars += _chars_of(opaque.data)
 
     @property
     def open_calls(self) -> list[OpenCall]:
@@ -238,6 +247,8 @@ class Draft:
         return "".join(item.text for item in self._order if isinstance(item, Thinking)) + "".join(self._thinking)
 
 
+#: Parts that come whole.
+_Whole: TypeAlias = Text | Thinking | Media | ProviderPart
 _Take: TypeAlias = Callable[[Draft, Any], None]
 _TAKEN_BY: dict[type, _Take] = {
     TextChunk: Draft._take_text,
@@ -315,7 +326,41 @@ def _is_json(value: Json, *, text_keys: bool = False) -> bool:
     return False
 
 
-def _check_part(part: object) -> None:
+def _chars_of(value: Json) -> int:
+    """About as many characters as it would be written with, as far down as `_is_json` looks."""
+    total = 0
+    level: list[Json] = [value]
+    for _ in range(OPAQUE_DEPTH_MAX):
+        inner: list[Json] = []
+        for each in level:
+            if isinstance(each, str):
+                total += len(each)
+            elif isinstance(each, Mapping):
+                inner.extend(each)
+                inner.extend(each.values())
+            elif isinstance(each, list | tuple):
+                inner.extend(each)
+        if not inner:
+            break
+        total += len(inner)
+        level = inner
+    return total
+
+
+def _chars_in(part: _Whole) -> int:
+    """The same of a part that came whole."""
+    total = 0 if part.opaque is None else _chars_of(part.opaque.data)
+    match part:
+        case Text(text):
+            total += len(text)
+        case Thinking(text, signature):
+            total += len(text) + len(signature or "")
+        case Media(_, data, uri, name):
+            total += len(data or "") + len(uri or "") + len(name or "")
+    return total
+
+
+def _checked_part(part: object) -> _Whole:
     if not isinstance(part, Text | Thinking | Media | ProviderPart):
         raise BadChunk(
             f"{type(part).__name__} is no part of a reply that comes whole; calls come as CallStart and CallEnd"
@@ -332,6 +377,7 @@ def _check_part(part: object) -> None:
             pass
     if part.opaque is not None or isinstance(part, ProviderPart):
         _check_opaque(part.opaque)
+    return part
 
 
 def _check_usage(usage: object) -> None:

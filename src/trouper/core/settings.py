@@ -183,7 +183,7 @@ class Limits:
     attachment_bytes: int = field(default=20 * 1024 * 1024, validator=_COUNT_OR_OFF)
     #: Text of one prompt.
     input_chars: int = field(default=4_000_000, validator=_COUNT)
-    #: Visible text, thinking and arguments of one reply; more than this ends the step as an error.
+    #: All that one reply holds: visible text, thinking, arguments, media; more than this ends the step as an error.
     reply_chars: int = field(default=32_000_000, validator=_COUNT)
     approval_s: float = field(default=3_600.0, validator=_RECORDED_SECONDS)
     runs_per_session: int = field(default=5, validator=_COUNT_OR_OFF)
