@@ -15,6 +15,8 @@ from trouper.core.events import TurnEnded
 from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Usage
 from trouper.core.values import frozen
+from trouper.tools.complaint import clipped
+from trouper.tools.validation import compiled
 
 if TYPE_CHECKING:
     from trouper.session import Session
@@ -130,12 +132,11 @@ def schema_of_output(output: type | Mapping[str, Json] | None) -> Mapping[str, J
     if output is None:
         return None
     if isinstance(output, Mapping):
-        import jsonschema_rs
-
         try:
-            jsonschema_rs.validator_for(dict(output))
-        except ValueError as error:
-            raise UsageError(f"output={dict(output)!r} is no valid JSON Schema: {error}; correct it") from None
+            compiled(output)
+        except Exception as error:
+            # Without the schema itself, which may be long, or too deep to be shown.
+            raise UsageError(f"output is no valid JSON Schema: {clipped(str(error), 200)}; correct it") from None
         return output
     from trouper.tools.schema import schema_of
 

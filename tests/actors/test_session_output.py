@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import attrs
 import pytest
 from session_watch import recorded
@@ -135,3 +138,37 @@ async def test_a_shape_that_has_no_schema_is_named_where_it_was_given(autojump_c
             with pytest.raises(UsageError, match=told):
                 await session.ask("hello", output=output)
         assert session.state.turns == 0
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        schema = {"properties": {"x": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "nonsense"}, "nonsense"),
+        ({"properties": {"x": {"$ref": "http://127.0.0.1:1/x.json"}}}, "leaves the schema"),
+        ({"$ref": Path(__file__).with_name("no.json").as_uri()}, "leaves the schema"),
+        (nested(5_000), "Recursion"),
+        ({"enum": "x" * 10_000}, "xxx"),
+    ],
+    ids=["not a schema", "on the network", "on the disk", "without a bottom", "long"],
+)
+async def test_a_schema_that_is_none_or_wants_something_fetched_is_refused(autojump_clock, open_checked, schema, told):
+    """L1: misuse, told before anything begins. Whoever reads a schema must not make this process read files, or wait for a server, with all sessions."""
+    async with open_checked(Scripted([])) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(UsageError, match=told) as refused:
+            await session.ask("hello", output=schema)
+        assert str(refused.value).startswith("output is no valid JSON Schema: ") and len(str(refused.value)) < 300
+        assert session.state.turns == 0
+
+
+async def test_a_schema_may_refer_to_its_own_parts(autojump_clock, open_checked):
+    schema = {"$ref": "#/$defs/city", "$defs": {"city": {"type": "string"}}}
+    async with open_checked(Scripted([reply("5"), reply('"Ulm"')])) as runtime:
+        assert (await (await runtime.session("s")).ask("where?", output=schema)).output == "Ulm"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from trouper import codec
 from trouper.core.messages import Json
+from trouper.tools.validation import compiled
 
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*\Z", re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{19}")
@@ -35,13 +35,11 @@ def parsed(text: str) -> Json:
 
 def mismatch(text: str, schema: Mapping[str, Json]) -> str | None:
     """Why `text` is not JSON that follows `schema`, in words for the model; `None` if it is."""
-    import jsonschema_rs
-
     try:
         value = parsed(text)
     except ValueError as error:
         return f"it is {error}"[:_PROBLEM_CHARS]
-    validator: Any = jsonschema_rs.validator_for(dict(schema))
+    validator = compiled(schema)
     if validator.is_valid(value):
         return None
     problems = []
