@@ -197,6 +197,14 @@ def test_files_that_are_no_cassettes_are_named(tmp_path):
         Recorded(Scripted([]), tmp_path / "no" / "such" / "directory")
 
 
+@pytest.mark.parametrize("nothing", [None, 5, Scripted], ids=["none", "a number", "a class"])
+def test_what_is_no_model_is_not_recorded(tmp_path, nothing):
+    """M5: told where it is given, and not by each of its calls."""
+    with pytest.raises(ConfigError, match=r"no model|is a class"):
+        Recorded(nothing, tmp_path / "talk.jsonl")
+    assert not os.listdir(tmp_path)
+
+
 async def test_a_whole_conversation_is_played_again(autojump_clock, open_checked, journal, tmp_path):
     """M5"""
 

@@ -37,7 +37,16 @@ from trouper.models.chunks import (
     ThinkingChunk,
     UsageChunk,
 )
-from trouper.models.protocol import Confidant, Model, ModelRequest, close_model, confide_in, name_of, window_of
+from trouper.models.protocol import (
+    Confidant,
+    Model,
+    ModelRequest,
+    check_model,
+    close_model,
+    confide_in,
+    name_of,
+    window_of,
+)
 
 VERSION = 1
 #: What tells one request from another. Whose it is and how often it was tried does not; `extra` may hold headers, and is not kept.
@@ -86,6 +95,9 @@ class Recorded:
     def __init__(
         self, model: Model, path: str | os.PathLike[str], *, redact: Callable[[str], str] | None = None
     ) -> None:
+        if model is None:
+            raise ConfigError("None is no model; name one of trouper.models to record")
+        check_model(model)
         self.model = model
         self._path = os.fspath(path)
         self._redact = redact
