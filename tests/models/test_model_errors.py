@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from trouper import Deadlines, Limits
+from trouper import Deadlines, Fault, Limits
 from trouper.codec import Record
 from trouper.core.events import ModelRetried
 from trouper.models import Fallback, ModelError, RateLimited, Recorded, Scripted, fail, reply
@@ -100,6 +100,46 @@ async def test_an_error_without_sane_fields_is_an_error_all_the_same(autojump_cl
         result = await session.ask("again")
         assert result.text == "Fine." or result.error is not None
     assert isinstance(error.as_fault().message, str)
+
+
+class Untold(RateLimited):
+    """A class of somebody's own that tells of itself in a way of its own."""
+
+    def __init__(self, told: Any) -> None:
+        super().__init__("slow down")
+        self._told = told
+
+    def as_fault(self) -> Fault:
+        if isinstance(self._told, Exception):
+            raise self._told
+        return self._told
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ValueError("no"),
+        None,
+        "slow down",
+        Fault("rate_limit", None),  # type: ignore[arg-type]
+        Fault("rate_limit", "slow down", retryable=True, retry_after_s=math.nan),
+        Fault("rate_limit", "slow down", retryable=True, retry_after_s="3"),  # type: ignore[arg-type]
+    ],
+    ids=["raises", "nothing", "text", "no message", "nan", "text for seconds"],
+)
+async def test_an_error_that_cannot_be_told_ends_its_call_and_not_the_session(
+    autojump_clock, open_checked, caplog, told: Any
+) -> None:
+    """M1, I23: the session crashed, and after a few of them stayed down."""
+    model = Scripted([reply(fail(Untold(told)))] * 7 + [reply("Fine.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        for _ in range(7):
+            result = await session.ask("go")
+            assert result.error is not None
+            assert result.error.kind == "other" and result.error.message.endswith("raised Untold")
+        assert (await session.ask("again")).text == "Fine."
+    assert "crashed" not in caplog.text
 
 
 @pytest.mark.parametrize(

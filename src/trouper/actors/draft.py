@@ -8,6 +8,7 @@ whole; half-built ones never do (L13). Lengths of the pieces are kept as they ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -396,11 +397,14 @@ def _in_its_own_name(done: Done) -> Done:
 
 
 def check_fault(fault: object) -> None:
-    """Of a model in place of which another one answers."""
+    """Why a model failed, in the words of a client: also of one in place of which another one answers."""
     if not isinstance(fault, Fault):
-        raise BadChunk(f"a switch holds {type(fault).__name__}, not Fault")
+        raise BadChunk(f"{type(fault).__name__} stands where a Fault belongs")
     _check_text(fault.kind)
     _check_text(fault.message)
     retryable: object = fault.retryable
-    if type(retryable) is not bool or not isinstance(fault.retry_after_s, int | float | None):
-        raise BadChunk("a switch holds a fault whose advice is none")
+    advice: object = fault.retry_after_s
+    if type(retryable) is not bool or not (
+        advice is None or (isinstance(advice, int | float) and 0 <= advice < math.inf)
+    ):
+        raise BadChunk("a fault whose advice is none; give retryable as a bool, and retry_after_s as seconds or None")

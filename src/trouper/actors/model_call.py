@@ -196,7 +196,14 @@ class ModelCall:
             if not isinstance(own, ModelError):
                 logger.error("%s failed", client, exc_info=raised)
             self._error = as_model_error(own, client)
-            return self._error.as_fault()
+            try:
+                fault = self._error.as_fault()
+                check_fault(fault)
+            except Exception:  # The class may be the client's own, and say it in a way of its own.
+                logger.exception("%s raised an error that cannot be told", client)
+                self._error = ModelFault(f"{client} raised {type(own).__name__}")
+                fault = self._error.as_fault()
+            return fault
         if self.draft.done is None:
             return NetworkFault("the stream ended without its end marker; it was cut off").as_fault()
         return None
