@@ -220,8 +220,9 @@ class Journal:
 
 def open_journal(path: str | os.PathLike[str]) -> Journal:
     """The journal in a directory, for reading: takes no lock, changes nothing."""
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise UsageError(f"{path!r} is no path of a journal; give the directory that holds the segments", path=path)
+    given: object = path
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+        raise UsageError(f"{given!r} is no path of a journal; give the directory that holds the segments", path=given)
     return Journal(open_reader(path))
 
 
