@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from typing import TypeVar
 
@@ -32,6 +33,16 @@ def count(value: object, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UsageError(f"{what}={value!r} makes no sense; give a whole number of at least 0", what=what)
     return value
+
+
+def plain_json(value: object, what: str) -> None:
+    """What JSON holds as it is: anything else would be recorded as something that nobody has said."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{what} is not JSON ({error}); use null, booleans, finite numbers, text, lists and objects", what=what
+        ) from None
 
 
 def page_after(before: object) -> None:

@@ -310,6 +310,7 @@ class Session(BackgroundSide):
     async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
         """The result of a client-side call, which waits for it (`CallHeld`). One that does not is refused: `CommandRejected`."""
         checks.text(call, "the id of a call")
+        checks.plain_json(content, "the answer")
         outcome = Outcome.ERROR if error else Outcome.OK
         content = codec.loads(codec.dumps(content))  # As the journal will hold it.
         await self._ask(DeliverResult(CallId(call), outcome, self._now(), content=content, is_answer=True))

@@ -7,6 +7,7 @@ import trio
 from session_watch import recorded, seen, wait_idle
 
 from trouper import CommandRejected, Limits, Rule, tool
+from trouper._errors import UsageError
 from trouper.core.events import ApprovalGiven, ApprovalRequested, CallEnded, CallHeld, CallStarted, CallWasLate
 from trouper.core.messages import Outcome
 from trouper.models import Scripted, call, reply
@@ -164,6 +165,22 @@ async def test_a_client_side_call_that_was_approved_is_still_the_hosts(autojump_
             assert (await turn.wait_ended()).text == "There."
     assert [given.content for given in model.requests[2].messages[-1].answers] == ["shown"]
     assert len(recorded(journal, CallHeld)) == 2 and not recorded(journal, CallStarted)
+
+
+async def test_an_answer_that_is_no_json_is_refused_and_the_call_waits_on(autojump_clock, open_checked):
+    """T2: nothing is told to the model that the host has not said."""
+    model = Scripted([reply(call("show_map", city="Ulm")), reply("There.")])
+    looped: list[object] = []
+    looped.append(looped)
+    async with open_checked(model, tools=[show_map]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("where?") as turn:
+            held = await seen(turn, CallHeld)
+            for odd in (float("nan"), {"at": [float("inf")]}, object(), {1, 2}, b"bytes", looped):
+                with pytest.raises(UsageError, match="the answer is not JSON"):
+                    await session.answer(held.call, odd)
+            await session.answer(held.call, "shown")
+            assert (await turn.wait_ended()).text == "There."
 
 
 async def test_an_answer_to_a_call_that_waits_for_none_is_refused(autojump_clock, open_checked, journal):

@@ -287,6 +287,26 @@ def test_usage_adds_up_and_failures_count():
     assert (state.spent.steps, state.spent.tool_calls) == (2, 1)
 
 
+def test_of_a_call_that_was_never_started_nobody_says_that_it_may_have_done_something():
+    """L21: of one that ran, and of one that the host has in hand, nobody knows."""
+    running, asking, held = RUN, Preparation("ask"), Preparation("hold")
+    waiting = Preparation(concurrency_class="c")
+    state = told(opened(), submit(), asked(running, asking, held, waiting, waiting))
+    for ended in (told(state, Interrupt(5.0)), told(state, EndTurn(1, "budget", 5.0))):
+        answers = [answer.content for answer in ended.history.messages[-1].answers]
+        assert ["did nothing" in text for text in answers] == [False, True, False, False, True]
+        assert ["may have done" in text for text in answers] == [True, False, True, True, False]
+    for index, begun in enumerate((True, False, True, True, False)):
+        [event] = [e for e in decide(state, CancelCall(call_id(1, 1, index), 5.0, "Why.")) if isinstance(e, CallEnded)]
+        assert ("may have done" in event.content) is begun and event.content.endswith(" Why.")
+
+
+def test_a_pause_with_nothing_before_it_is_a_silent_stop():
+    """L9: without a limit of steps, the model would be asked again for ever."""
+    state = told(opened(), submit(), DeliverReply(1, 1, Message("assistant", ()), "pause_turn", 2.0))
+    assert state.phase is Phase.IDLE and state.last.fault.kind == "silent_stop"
+
+
 def test_recovery_closes_what_was_open_and_is_idempotent():
     """I3, I17"""
     state = told(opened(), submit(), asked(RUN, Preparation("ask"), RUN), result(0))

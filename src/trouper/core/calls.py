@@ -1,7 +1,7 @@
 """One tool call from request to outcome: its lifecycle, and which calls of a step may run now.
 
     requested -> running -> ended
-    requested -> asking -> running | ended          (policy: someone has to approve)
+    requested -> asking -> running | held | ended   (policy: someone has to approve)
     requested -> held -> ended                      (client-side: the host answers)
 
 A call that spills ends here with a notice to the model; its execution goes on as a task (B2).
@@ -65,6 +65,11 @@ class Call:
     @property
     def id(self) -> CallId:
         return self.request.id
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether somebody may have done something for it: we, or the host."""
+        return self.phase is not REQUESTED and self.phase is not ASKING
 
 
 def answer(call: ToolCall, outcome: Outcome, content: Json, images: tuple[Media, ...] = ()) -> ToolAnswer:

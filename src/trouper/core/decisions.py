@@ -38,7 +38,7 @@ from trouper.core.commands import (
     TurnCommand,
 )
 from trouper.core.decision import Decision
-from trouper.core.ending import end_turn
+from trouper.core.ending import CutShort, end_turn
 from trouper.core.events import (
     ApprovalGiven,
     BudgetWarned,
@@ -62,11 +62,18 @@ from trouper.core.schedule import ScheduleCommand
 from trouper.core.session import CLOSED, IDLE, NEW, TIDYING, Event, State
 from trouper.core.task_events import TaskCommand
 
-INTERRUPTED = (
-    "The user interrupted this turn before the call had ended; it was cancelled and may have done part of its work."
+INTERRUPTED = CutShort(
+    "The user interrupted this turn before the call had ended; it was cancelled and may have done part of its work.",
+    "The user interrupted this turn before the call was started; it did nothing.",
 )
-CANCELLED = "This call was cancelled on request; it may have done part of its work."
-TURN_ENDED = "The turn ended before the call had; it was cancelled and may have done part of its work."
+CANCELLED = CutShort(
+    "This call was cancelled on request; it may have done part of its work.",
+    "This call was cancelled on request before it was started; it did nothing.",
+)
+TURN_ENDED = CutShort(
+    "The turn ended before the call had; it was cancelled and may have done part of its work.",
+    "The turn ended before the call was started; it did nothing.",
+)
 DENIED = "Permission was denied."
 
 
@@ -146,9 +153,9 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
                 decision.emit(CallEnded(call, Outcome.DENIED, told))
                 steps.go_on_with_calls(decision, at)
         case CancelCall(call, at, reason):
-            if steps.is_open(state, call):
-                told = f"{CANCELLED} {reason}" if reason else CANCELLED
-                decision.emit(CallEnded(call, Outcome.CANCELLED, told))
+            if (found := steps.open_call(state, call)) is not None:
+                told = CANCELLED.told_of(found)
+                decision.emit(CallEnded(call, Outcome.CANCELLED, f"{told} {reason}" if reason else told))
                 steps.go_on_with_calls(decision, at)
             elif not background.cancel_by_id(decision, call, at, reason):
                 raise CommandRejected(

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from trouper.core import background, compacting
-from trouper.core.calls import CallPhase
+from trouper.core.calls import Call, CallPhase
 from trouper.core.decision import Decision
 from trouper.core.events import CallEnded, ToolsSettled, TurnEnded
 from trouper.core.messages import NO_USAGE, Fault, Message, Outcome, Part, Text, Thinking, Usage
 from trouper.core.session import Phase, Turn
 
 
+class CutShort(NamedTuple):
+    """What a model is told of a call that was not let end."""
+
+    begun: str
+    waiting: str
+
+    def told_of(self, call: Call) -> str:
+        return self.begun if call.is_begun else self.waiting
+
+
 def end_turn(
     decision: Decision,
     at: float,
     stop_reason: str,
-    told: str,
+    cut_short: CutShort,
     *,
     fault: Fault | None = None,
     partial: Message | None = None,
@@ -27,7 +39,7 @@ def end_turn(
     if state.phase is Phase.ACTING:
         for call in turn.calls:
             if call.phase is not CallPhase.ENDED:
-                decision.emit(CallEnded(call.id, Outcome.CANCELLED, told))
+                decision.emit(CallEnded(call.id, Outcome.CANCELLED, cut_short.told_of(call)))
         decision.emit(ToolsSettled(turn.number, turn.step))
     if state.phase is Phase.COMPACTING and usage != NO_USAGE:
         compacting.give_up(decision, usage)

@@ -154,7 +154,8 @@ def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
     """A reply without calls ends the turn, unless there is more to say: a provider's pause, a schema that it missed, steering input."""
     turn = decision.state.in_turn
     more_steps = not turn.options.max_steps or turn.step < turn.options.max_steps
-    if _says_nothing(command.message) and command.stop_reason not in ("refusal", "max_tokens", "pause_turn"):
+    # A pause with nothing before it is none: who goes on after it would do so for ever.
+    if _says_nothing(command.message) and command.stop_reason not in ("refusal", "max_tokens"):
         fault = Fault(
             "silent_stop", "the model ended its reply without a word and without a call; try again or rephrase"
         )
@@ -233,8 +234,9 @@ def find_call(state: State, call_id: CallId, phase: CallPhase) -> Call | None:
     return None
 
 
-def is_open(state: State, call_id: CallId) -> bool:
-    return state.turn is not None and any(call.id == call_id and call.phase is not ENDED for call in state.turn.calls)
+def open_call(state: State, call_id: CallId) -> Call | None:
+    calls = state.turn.calls if state.turn is not None else ()
+    return next((call for call in calls if call.id == call_id and call.phase is not ENDED), None)
 
 
 def require_phase(state: State, call_id: CallId, phase: CallPhase, complaint: str) -> None:
