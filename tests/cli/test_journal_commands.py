@@ -144,7 +144,7 @@ def test_replay_decides_every_command_again(trouper, filled: Path) -> None:
         "ok: today's code decides",
     )
     *steps, verdict = lines(trouper("journal", "replay", "--json", filled).out)
-    assert verdict == {"ok": True, "rerun": len(steps), "divergences": [], "holes": []}
+    assert verdict == {"ok": True, "damage": [], "rerun": len(steps), "divergences": [], "holes": []}
 
 
 def test_replay_gives_the_state_at_a_record_and_what_changed_between_two(trouper, filled: Path) -> None:
@@ -343,6 +343,19 @@ def test_replay_tells_a_hole_and_goes_on_with_the_other_sessions(trouper, damage
     assert "hole: session" in done.out and "other#" in done.out
     *_, verdict = lines(trouper("journal", "replay", "--json", tmp_path / "new").out)
     assert verdict["ok"] and len(verdict["holes"]) == 1
+
+
+def test_replay_says_what_is_damaged_where_every_record_left_can_be_read(trouper, root: Path) -> None:
+    """J10: never a silent skip; the snapshot knows of records that are gone."""
+    segment = root / "segment-00000001.log"
+    kept = segment.read_bytes().splitlines(keepends=True)[:4]
+    segment.write_bytes(b"".join(kept))
+    done = trouper("journal", "replay", root)
+    assert done.code == 65 and "damaged: " in done.out and "the journal ends with record 3" in done.out
+    assert "repair" in done.out.splitlines()[-1]
+    *_, verdict = lines(trouper("journal", "replay", "--json", root).out)
+    (damage,) = verdict["damage"]
+    assert not verdict["ok"] and "the journal ends with record 3" in damage
 
 
 def test_a_segment_that_cannot_be_read_at_all_can_be_repaired(trouper, long: Path, tmp_path: Path) -> None:

@@ -358,12 +358,17 @@ def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -
         out.json(
             {
                 "ok": verdict.ok,
+                "damage": [str(damage) for damage in verdict.report.damage],
                 "rerun": verdict.rerun,
                 "divergences": [str(found) for found in verdict.divergences],
                 "holes": [str(hole) for hole in verdict.holes],
             }
         )
         return 0 if verdict.ok else DAMAGED
+    for damage in verdict.report.damage:
+        out.line(
+            f"{out.style('damaged', 'red')}: {clean_line(str(damage))}; nothing was decided again, see `trouper journal repair`"
+        )
     for hole in verdict.holes:
         out.line(f"{out.style('hole', 'yellow')}: {clean_line(str(hole))}")
     if verdict.ok:
