@@ -159,14 +159,29 @@ def test_tools_by_name_file_and_module(tmp_path: Path) -> None:
     assert len(tools_named(["default"])) == 18
 
 
-@pytest.mark.parametrize("name", ["nonsense", "reed_file", "missing.py", "no.such.module", "json"])
+@pytest.mark.parametrize(
+    "name", ["nonsense", "reed_file", "missing.py", "no.such.module", "json", "", ".json", "..", "a..b", "__main__"]
+)
 def test_tools_that_are_not_there_are_one_clear_error(name: str) -> None:
     with pytest.raises(TrouperError) as caught:
         tools_named([name])
     assert repr(name) in caught.value.message
 
 
-def test_a_file_of_tools_that_fails_is_named(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("1 / 0\n")
-    with pytest.raises(ConfigError, match="ZeroDivisionError"):
-        tools_named([str(tmp_path / "broken.py")])
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("1 / 0\n", "ZeroDivisionError: division by zero; correct"),
+        ("import sys\nsys.exit()\n", "SystemExit; correct"),  # A script, that was never meant to be imported.
+        ("raise SystemExit(3)\n", "SystemExit: 3; correct"),
+    ],
+)
+def test_tools_that_fail_to_load_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    (tmp_path / "broken_tools.py").write_text(program)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in (str(tmp_path / "broken_tools.py"), "broken_tools"):
+        with pytest.raises(ConfigError) as caught:
+            tools_named([name])
+        assert repr(name) in caught.value.message and words in caught.value.message

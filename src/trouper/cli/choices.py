@@ -73,16 +73,38 @@ def _tools(name: str, near: Path | None) -> list[Tool]:
         return [BUILTIN[name]]
     if name.endswith(".py"):
         return _defined_in(_from_file(name, near), name)
-    if "." in name or importlib.util.find_spec(name) is not None:
-        try:
-            return _defined_in(importlib.import_module(name), name)
-        except ImportError as error:
-            raise ConfigError(f"the tools {name!r} cannot be imported: {error}; check the name", tools=name) from None
+    if _may_be_module(name):
+        return _defined_in(_imported(name), name)
     import difflib
 
     close = difflib.get_close_matches(name, BUILTIN, 1)
     hint = f"did you mean {close[0]!r}?" if close else "give `default`, a built-in tool, a Python file or a module"
     raise UsageError(f"there are no tools {name!r}; {hint}", tools=name)
+
+
+def _may_be_module(name: str) -> bool:
+    """Whether a module is meant. What has a dot in it can be nothing else, so that one which is not there is told with what it lacks."""
+    if not all(name.split(".")):
+        return False
+    try:
+        return "." in name or importlib.util.find_spec(name) is not None
+    except ValueError:  # `__main__`, for one, is never found by its name.
+        return False
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"the tools {name!r} cannot be imported: {error}; check the name", tools=name) from None
+    except (Exception, SystemExit) as error:
+        raise _broken(repr(name), error) from error
+
+
+def _broken(place: str, error: BaseException) -> ConfigError:
+    """The user's code may raise anything; a script that ends the program is no file of tools."""
+    about = f": {error}" if str(error) else ""
+    return ConfigError(f"the tools in {place} cannot be loaded: {type(error).__name__}{about}; correct the file")
 
 
 def _from_file(name: str, near: Path | None) -> ModuleType:
@@ -98,11 +120,9 @@ def _from_file(name: str, near: Path | None) -> ModuleType:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # The user's code may raise anything.
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise ConfigError(
-            f"the tools in {str(path)!r} cannot be loaded: {type(error).__name__}: {error}; correct the file"
-        ) from error
+        raise _broken(repr(str(path)), error) from error
     return module
 
 
