@@ -12,7 +12,7 @@ import pytest
 import trio
 from terminal_driver import PATIENCE_S, run
 
-from trouper.cli.endings import Stopped, ending_signals
+from trouper.cli.endings import Stopped, ended, ending_signals
 from trouper.cli.hosting import ended_by_signals
 
 ODD = "say €ñ"
@@ -54,7 +54,11 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["trouper.cli.endings", "trouper._errors", "trouper.cli.run", "trio"])
+@pytest.mark.parametrize(
+    "module",
+    # The last one is imported by an extension, that crashes if it cannot be.
+    ["trouper.cli.endings", "trouper._errors", "trouper.cli.run", "trio", "uuid"],
+)
 def test_a_ctrl_c_while_the_program_loads_ends_it_quietly(tmp_path: Path, module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PRESSED_AT_IMPORT, module, "run", "hello", "--root", str(tmp_path)],
@@ -63,6 +67,19 @@ def test_a_ctrl_c_while_the_program_loads_ends_it_quietly(tmp_path: Path, module
         timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("pressed", [KeyboardInterrupt(), SystemExit(3)])
+def test_what_ends_a_program_ends_it_without_a_traceback_out_of_a_nursery_too(
+    capsys: pytest.CaptureFixture[str], pressed: BaseException
+) -> None:
+    async def main() -> int:
+        async with trio.open_nursery():
+            raise pressed
+
+    assert ended(lambda: trio.run(main)) == (130 if isinstance(pressed, KeyboardInterrupt) else 70)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and said.count("\n") == (0 if isinstance(pressed, KeyboardInterrupt) else 1)
 
 
 def test_before_ctrl_c_can_be_caught_nothing_is_loaded_that_takes_time() -> None:

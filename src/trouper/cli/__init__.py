@@ -2,6 +2,7 @@
 
 endings.py     exit codes; what an error says and how it ends the program
 arguments.py   argparse with one-line errors; --root, --profile
+loading.py     modules, when they are needed
 terminal.py    what goes to a terminal or a pipe: cleaned, coloured only where somebody looks
 stdin_lines.py  lines of standard input, without a thread
 configuration.py, choices.py    trouper.toml and the environment; models and tools by name
@@ -66,7 +67,10 @@ def _dispatch(arguments: list[str]) -> int:
         raise UsageError(f"there is no command {first!r}; {hint}")
     import importlib
 
-    module = importlib.import_module(f"trouper.cli.{COMMANDS[first][0]}")
+    from trouper.cli.loading import loading
+
+    with loading():
+        module = importlib.import_module(f"trouper.cli.{COMMANDS[first][0]}")
     code: int = module.main(arguments[1:])
     return code
 

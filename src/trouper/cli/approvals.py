@@ -13,6 +13,7 @@ from attrs import frozen
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, carry_out, finish, root_of
+from trouper.cli.loading import loading
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import View, open_view
 from trouper.core.calls import Call
@@ -104,7 +105,8 @@ def _deny(options: argparse.Namespace) -> int:
 
 
 def _answer(options: argparse.Namespace, request: dict[str, object], done: str) -> int:
-    from trouper.cli.hosting import change
+    with loading():
+        from trouper.cli.hosting import change
 
     root, out = root_of(options), Terminal()
     with open_view(root) as view:

@@ -70,11 +70,11 @@ def ended(command: Callable[[], int]) -> int:
         return stopped.code
     except SystemExit as leaving:  # argparse, after --help
         return leaving.code if isinstance(leaving.code, int) else 0
-    except Exception as error:
+    except (Exception, BaseExceptionGroup) as error:
         return _failed(error)
 
 
-def _failed(error: Exception) -> int:
+def _failed(error: BaseException) -> int:
     from trouper._errors import TrouperError
 
     if isinstance(error, BaseExceptionGroup):
@@ -85,8 +85,7 @@ def _failed(error: Exception) -> int:
             return INTERRUPTED
         if isinstance(found, Stopped):
             return found.code
-        if isinstance(found, Exception):
-            error = found
+        error = found
     if isinstance(error, TrouperError):
         say(error.message)
         return error.exit_code

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_ls, carry_out, finish, root_of, text
+from trouper.cli.loading import loading
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.memory import Memory, listing, recall
@@ -81,7 +82,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _set(options: argparse.Namespace) -> int:
-    from trouper.cli.hosting import change
+    with loading():
+        from trouper.cli.hosting import change
 
     try:
         value = json.loads(options.value)
@@ -95,7 +97,8 @@ def _set(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
-    from trouper.cli.hosting import change
+    with loading():
+        from trouper.cli.hosting import change
 
     answer = change(root_of(options), {"do": "forget", "scope": options.scope, "key": options.key})
     return _done(options, "forgotten" if answer.get("found") else "was not remembered", answer)

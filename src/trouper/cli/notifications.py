@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, root_of
+from trouper.cli.loading import loading
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.notification import Notification
@@ -51,7 +52,8 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _ack(options: argparse.Namespace) -> int:
-    from trouper.cli.hosting import change
+    with loading():
+        from trouper.cli.hosting import change
 
     root, out = root_of(options), Terminal()
     with open_view(root) as view:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, root_of, text
+from trouper.cli.loading import loading
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.schedule import Cron, Schedule, ScheduledMessage
@@ -79,7 +80,8 @@ def _title(schedule: Schedule) -> str:
 
 
 def _create(options: argparse.Namespace) -> int:
-    from trouper.cli.hosting import change
+    with loading():
+        from trouper.cli.hosting import change
 
     if (options.message is None) == (options.tool is None):
         raise UsageError("a schedule does one thing; give either --message or --tool")
@@ -113,7 +115,8 @@ def _create(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    from trouper.cli.hosting import change
+    with loading():
+        from trouper.cli.hosting import change
 
     root, out = root_of(options), Terminal()
     with open_view(root) as view:
