@@ -8,6 +8,7 @@ import os
 import resource
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,11 @@ import trio
 import trio.testing
 from terminal_driver import AtTerminal
 
+from trouper import Runtime, Scripted, open_runtime, tool
 from trouper.cli.control import IDLE_S, NAME, _serve, ask_owner, serving
+from trouper.cli.hosting import _change_here
+from trouper.core.notification import NotificationQueued
+from trouper.models import call, reply
 
 TOOLS = str(Path(__file__).with_name("slow_tools.py"))
 
@@ -196,6 +201,62 @@ async def test_a_process_without_descriptors_left_answers_when_it_has_some_again
             plain.sendall(b'{"do": "ping"}\n')
             plain.settimeout(30)
             assert json.loads(await trio.to_thread.run_sync(plain.recv, 65_536)) == {"ok": True}
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_owner_that_hangs_up_is_told_as_such(trouper, root: Path, reads: bool) -> None:
+    """J9: exit code 75, whether the request still went out or not; nobody is sent to look at the disk."""
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(root):
+        listener.bind(NAME)
+        listener.listen()
+
+        def hang_up() -> None:
+            with listener.accept()[0] as client:
+                if reads:
+                    client.recv(65_536)
+
+        serving_one = threading.Thread(target=hang_up)
+        serving_one.start()
+        done = trouper("memory", "set", "people", "bob", "1", "--root", root)
+        serving_one.join()
+    assert done.code == 75 and "hung up; look whether it still runs" in done.err, done
+
+
+async def test_whoever_opens_a_root_for_a_change_does_not_answer_in_the_models_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B15: the notification is told to the model that is meant, by who runs the root next."""
+
+    async def is_asked(runtime: Runtime, request: Any) -> dict[str, Any]:
+        session = await runtime.session("main")
+        with session.watch() as events, trio.fail_after(30):
+            while session.state.turns < 2:
+                await anext(events)
+        await trio.testing.wait_all_tasks_blocked()
+        return {"ok": True}
+
+    @tool(background=True, budget_s=0.0)
+    async def dig() -> None:
+        """Dig a hole."""
+        await trio.sleep(0.05)  # Longer than the turn waits for it, which is not at all.
+
+    script = Scripted([reply(call("dig")), reply("It digs.")])
+    async with open_runtime(tmp_path / "state", model=script, tools=[dig]) as runtime:
+        session = await runtime.session("main")
+        with session.hold_notifications(), session.watch() as events, trio.fail_after(30):
+            await session.ask("dig")
+            while not isinstance(await anext(events), NotificationQueued):
+                pass
+    monkeypatch.setattr("trouper.cli.hosting.answered", is_asked)
+    assert await _change_here(tmp_path / "state", {}, ()) == {"ok": True}
+    script = Scripted([reply("It has dug.")])
+    async with open_runtime(tmp_path / "state", model=script, tools=[dig]) as runtime:
+        session = await runtime.session("main")
+        with session.watch() as events, trio.fail_after(30):
+            while session.state.notifications.pending:
+                await anext(events)
+    told = [message.text for message in session.history if message.role == "assistant" and message.text]
+    assert told == ["It digs.", "It has dug."]
 
 
 async def _pong(request: Any) -> dict[str, Any]:

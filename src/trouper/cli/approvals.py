@@ -117,7 +117,11 @@ def _answer(options: argparse.Namespace, request: dict[str, object], done: str) 
         sessions = ", ".join(repr(each.session) for each in found)
         raise UsageError(f"calls {options.call!r} of {sessions} wait for an approval; say which with --session")
     session = found[0].session
-    change(root, {**request, "session": session, "id": options.call}, owner_only=True)
+    change(
+        root,
+        {**request, "session": session, "id": options.call},
+        owner_only="nothing waits there; start it with `trouper chat`",
+    )
     if options.json:
         out.json({"ok": True, "session": session, "call": options.call})
     else:

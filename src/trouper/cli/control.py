@@ -149,19 +149,24 @@ def ask_owner(root: Path, request: Json) -> dict[str, Json] | None:
                 plain.connect(f"{place}/{NAME}")
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             return None
+        except BlockingIOError:  # More wait to be heard than fit.
+            raise _no_answer(root, "takes no more requests just now; try again") from None
         try:
             plain.sendall(codec.dumps(request) + b"\n")
             received = bytearray()
             while not received.endswith(b"\n"):
                 data = plain.recv(65_536)
                 if not data:
-                    raise OwnerUnreachable(
-                        f"the process that owns {str(root)!r} hung up; look whether it still runs, then try again"
-                    )
+                    raise ConnectionResetError
                 received += data
+        except (ConnectionResetError, BrokenPipeError):
+            # It has ended, or it serves as many as it may, or it is another user's.
+            raise _no_answer(root, "hung up; look whether it still runs, then try again") from None
         except TimeoutError:
-            raise OwnerUnreachable(
-                f"the process that owns {str(root)!r} did not answer within {ANSWER_S:g} s; try again"
-            ) from None
+            raise _no_answer(root, f"did not answer within {ANSWER_S:g} s; try again") from None
     answer: dict[str, Json] = codec.loads(bytes(received))
     return answer
+
+
+def _no_answer(root: Path, what: str) -> OwnerUnreachable:
+    return OwnerUnreachable(f"the process that owns {str(root)!r} {what}", root=str(root))

@@ -6,8 +6,9 @@ import argparse
 import errno
 import termios
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
+from typing import Self
 
 import trio
 from attrs import frozen
@@ -21,7 +22,8 @@ from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
 from trouper.core.messages import Json
 from trouper.journal import JournalLocked, open_reader
-from trouper.models.protocol import Model, close_model
+from trouper.models.chunks import Chunk
+from trouper.models.protocol import Model, ModelRequest, close_model
 from trouper.runtime import Runtime, open_runtime
 from trouper.tools.contract import Tool
 
@@ -57,7 +59,7 @@ async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0
 
 @asynccontextmanager
 async def _opened(
-    root: Path, configuration: Configuration, tools: Sequence[Tool], model: Model | None = None
+    root: Path, configuration: Configuration, tools: Sequence[Tool], model: Model
 ) -> AsyncIterator[Runtime]:
     async with open_runtime(
         root,
@@ -104,9 +106,12 @@ def _is_of_a_terminal_that_has_gone(error: BaseException) -> bool:
 
 
 def change(
-    root: Path, request: Json, tools: Sequence[str] | None = None, *, owner_only: bool = False
+    root: Path, request: Json, tools: Sequence[str] | None = None, *, owner_only: str | None = None
 ) -> dict[str, Json]:
-    """Have something changed in a root: by its owner, or, when nobody owns it, by opening it for a moment. `owner_only`: what makes sense only while it runs."""
+    """Have something changed in a root: by its owner, or, when nobody owns it, by opening it for a moment.
+
+    `owner_only`: for what makes sense only while somebody runs the root, what is to be said where nobody does.
+    """
     open_reader(root)  # A missing or unreadable journal is named as such; nothing is made.
     answer = ask_owner(root, request)
     if answer is None:
@@ -118,8 +123,8 @@ def change(
                 root=str(root),
                 pid=owner,
             )
-        if owner_only:
-            raise UsageError(f"no process has {str(root)!r} open, so nothing waits there; start it with `trouper chat`")
+        if owner_only is not None:
+            raise UsageError(f"no process has {str(root)!r} open, so {owner_only}")
         try:
             answer = trio.run(_change_here, root, request, tools)
         except JournalLocked:
@@ -133,7 +138,25 @@ def change(
     return answer
 
 
+class Silent:
+    """The model of a process that has a root open for one change: it says nothing, for nobody has asked it.
+
+    A turn that begins meanwhile, for a notification or because it is resumed, stays open: who runs the root next takes it up, with the model that is meant.
+    """
+
+    name = "silent"
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        return nullcontext(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        await trio.sleep_forever()
+
+
 async def _change_here(root: Path, request: Json, tools: Sequence[str] | None) -> dict[str, Json]:
     configuration = read_configuration(root)
-    async with _opened(root, configuration, configuration.tools_made(tools)) as runtime:
+    async with _opened(root, configuration, configuration.tools_made(tools), Silent()) as runtime:
         return await answered(runtime, codec.loads(codec.dumps(request)))

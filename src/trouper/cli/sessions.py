@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     show.add_argument("session", metavar="ID")
     show.add_argument("--messages", type=count, default=10, metavar="N", help="how many messages (default 10)")
     finish(show, _show)
-    send = commands.add_parser("send", help="send a message; its owner's turn takes it in")
+    send = commands.add_parser("send", help="send a message to a session that a process runs; its turn takes it in")
     send.add_argument("session", metavar="ID")
     send.add_argument("text", type=text)
     finish(send, _send)
@@ -121,7 +121,11 @@ def _send(options: argparse.Namespace) -> int:
     with loading():
         from trouper.cli.hosting import change
 
-    change(root_of(options), {"do": "send", "session": options.session, "text": options.text}, ())
+    change(
+        root_of(options),
+        {"do": "send", "session": options.session, "text": options.text},
+        owner_only="nobody would answer; ask with `trouper run --session ID TEXT`, or start `trouper chat`",
+    )
     return _done(options, "sent")
 
 
