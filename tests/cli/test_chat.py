@@ -112,3 +112,21 @@ async def test_a_paste_whose_end_never_comes_is_shown_and_ctrl_c_takes_it_as_it_
             assert await chat.run(typed_lines(terminal.fileno(), editor, screen), steer=False) == 0
     assert "You said: one\ntwo" in page.stream.getvalue()
     assert page.stream.getvalue().count("has not come") == 1
+
+
+async def test_a_chat_whose_session_is_closed_meanwhile_ends_with_its_lines(tmp_path: Path) -> None:
+    """Command line: lines through a pipe wait for their turns; nobody waits for one that cannot come."""
+    model, page, editor = Simulated(), Page(), LineEditor()
+    async with open_runtime(durability="memory", model=model) as runtime:
+        session = await runtime.session("main")
+
+        async def lines() -> AsyncIterator[str]:
+            yield "hello"
+            await session.close()
+            yield "are you there?"
+
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [])
+        chat = Chat(hosted, session, PlainScreen(page), editor)
+        with trio.fail_after(30):
+            assert await chat.run(lines(), steer=False) == 0
+    assert "You said: hello" in page.stream.getvalue() and "'main' is closed" in page.stream.getvalue()

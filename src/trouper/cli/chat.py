@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from trouper._errors import TrouperError
+from trouper._errors import TrouperError, UsageError
 from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
 from trouper.cli.chat_input import raw_keys, typed_lines
@@ -57,6 +57,11 @@ async def _main(options: argparse.Namespace) -> int:
     # While the root is opened and closed, too: a window that is closed ends the input and sends a signal, in whichever order.
     async with ended_by_signals(), hosting(root_of(options), options, delay_s=WORD_S if on_terminal else 0.0) as hosted:
         session = await hosted.runtime.session(options.session, system=options.system or hosted.configuration.system)
+        if session.state.phase is Phase.CLOSED:
+            raise UsageError(
+                f"session {options.session!r} is closed, and stays so; begin another one with --session ID",
+                session=options.session,
+            )
         editor = LineEditor()
         screen: Screen = TerminalScreen(out, editor) if on_terminal else PlainScreen(out)
         chat = Chat(hosted, session, screen, editor, thinking=not options.no_thinking)
@@ -140,7 +145,10 @@ class Chat:
         """Until this turn was shown to its end, and nothing waits for the next."""
         shown = self._watch
         await shown.wait(
-            lambda: shown.state.turns >= turn and shown.state.phase is Phase.IDLE and not shown.state.queue
+            lambda: (
+                shown.state.phase is Phase.CLOSED
+                or (shown.state.turns >= turn and shown.state.phase is Phase.IDLE and not shown.state.queue)
+            )
         )
 
     def _greet(self) -> None:

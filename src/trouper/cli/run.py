@@ -141,7 +141,9 @@ async def _wait_background(session: Session, options: argparse.Namespace) -> Non
 
 
 def is_quiet(state: State) -> bool:
-    """Whether nothing goes on, and nothing is about to begin by itself."""
+    """Whether nothing goes on, and nothing is about to begin by itself; in a session that somebody has closed, nothing ever does."""
+    if state.phase is Phase.CLOSED:
+        return True
     waiting = any(note.wake for note in state.notifications.pending.values())
     return state.phase is Phase.IDLE and not state.queue and not state.tasks.live and not waiting
 
