@@ -21,6 +21,8 @@ CHANGING = (
     ("memory", "forget", "people", "ada"),
     ("schedules", "create", "--session", "main", "--at", "2099-01-01T00:00:00Z", "--message", "hi"),
 )
+#: Nested deeper than anybody can follow.
+DEEP = "[" * 50_000
 
 
 def one_line(said: str) -> None:
@@ -57,6 +59,7 @@ def test_the_overview_lists_every_command(trouper) -> None:
         ("sessions", "show"),
         ("sessions", "show", "nobody"),
         ("sessions", "close", "nobody"),
+        ("sessions", "send", "main", "hello"),  # Nobody has it open who would answer.
         ("sessions", "show", "main", "--messages", "-1"),
         ("tasks", "--state", "frob"),
         ("tasks", "--limit", "-1"),
@@ -69,11 +72,39 @@ def test_the_overview_lists_every_command(trouper) -> None:
         ("schedules", "create", "--session", "main", "--at", "1999-01-01T00:00:00Z", "--message", "hi"),
         ("schedules", "create", "--session", "main", "--cron", "0 9 * * *", "--tool", "add", "--arguments", "{"),
         ("schedules", "create", "--session", "main", "--cron", "0 9 * * *", "--tool", "nonsense"),
+        (
+            "schedules",
+            "create",
+            "--session",
+            "main",
+            "--at",
+            "2099-01-01T00:00:00Z",
+            "--tool",
+            "x",
+            "--arguments",
+            DEEP,
+        ),
+        ("schedules", "create", "--session", "main", "--cron", "0 9 * * *", "--message", "hi", "--arguments", "{}"),
+        (
+            "schedules",
+            "create",
+            "--session",
+            "main",
+            "--at",
+            "2099-01-01T00:00:00Z",
+            "--message",
+            "hi",
+            "--zone",
+            "UTC",
+        ),
         ("schedules", "cancel", "schedule_none"),
+        ("memory", "set", "people", "bob", DEEP),
+        ("memory", "set", "people", "bob", "1", "--ttl", "nan"),
+        ("memory", "set", "people", "bob", "1", "--ttl", "inf"),
         ("memory", "show", "people", "nobody"),
         ("memory", "set", "..", "x", "1"),
     ],
-    ids=" ".join,
+    ids=lambda wrong: " ".join(wrong)[:80],
 )
 def test_wrong_arguments_are_one_line_and_2(trouper, root: Path, wrong: tuple[str, ...]) -> None:
     where = () if wrong[0].startswith(("frob", "-")) or wrong[0] == "demo" else ("--root", root)
@@ -190,6 +221,21 @@ def test_doctor_is_content_with_a_healthy_root(trouper, root: Path, monkeypatch:
     monkeypatch.delenv("TROUPER_MODEL", raising=False)
     done = trouper("doctor", "--root", root)
     assert done.code == 0 and "problem" not in done.out and "every byte as it was written" in done.out
+
+
+@pytest.mark.parametrize("given", ["NaN", "[Infinity]", "1e999", "plain words"])
+def test_what_is_no_json_is_remembered_as_the_text_it_is(trouper, root: Path, given: str) -> None:
+    """J5: no NaN; and nothing else in its place."""
+    assert trouper("memory", "set", "people", "bob", given, "--root", root).code == 0
+    assert json.loads(trouper("memory", "show", "people", "bob", "--root", root).out) == given
+
+
+def test_a_closed_session_is_nothing_to_chat_with(trouper, root: Path) -> None:
+    assert trouper("sessions", "close", "main", "--root", root).code == 0
+    for command in (("chat", "--session", "main"), ("run", "hello", "--session", "main")):
+        done = trouper(*command, "--root", root)
+        assert done.code == 2 and "'main' is closed" in done.err and done.out == ""
+        one_line(done.err)
 
 
 def test_run_gives_the_reply_and_its_exit_code(trouper, tmp_path: Path) -> None:

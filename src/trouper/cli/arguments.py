@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -34,6 +35,17 @@ def text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "replace") if _UNDECODED.search(argument) else argument
 
 
+def seconds(argument: str) -> float:
+    """The type of an argument that says how long."""
+    try:
+        number = float(argument)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{argument!r} is not a number of seconds")
+    return number
+
+
 def count(argument: str) -> int:
     """The type of an argument that says how many, or which."""
     try:
@@ -43,6 +55,25 @@ def count(argument: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{argument!r} is not a whole number from 0 up")
     return number
+
+
+def json_in(argument: str) -> Any:
+    """The JSON in an argument. ValueError for what is none: that includes the numbers which only some readers of JSON know."""
+    import json
+
+    try:
+        return json.loads(argument, parse_constant=_no_number, parse_float=_number)
+    except RecursionError:
+        raise UsageError("the JSON is nested too deep; make it flatter") from None
+
+
+def _number(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _no_number(digits)
+
+
+def _no_number(digits: str) -> NoReturn:
+    raise ValueError(f"{digits} is no number that can be kept")
 
 
 def add_root(parser: argparse.ArgumentParser, *, positional: bool = False, inherited: bool = False) -> None:

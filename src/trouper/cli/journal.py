@@ -153,6 +153,8 @@ def _ls(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     root, out = root_of(options), Terminal()
+    if options.record is not None and (options.session is not None or options.after or options.limit is not None):
+        raise UsageError("--record names the one record to show; leave out --session, --after and --limit")
     if not options.json:
         check_readable(root)
     reader = open_reader(root)
@@ -171,7 +173,7 @@ def _show(options: argparse.Namespace) -> int:
         _print(out, raw, options.json)
         shown += 1
     if not shown and options.session is not None and not any(reader.records(stream=options.session)):
-        raise UsageError(f"the journal has no session {options.session!r}; `trouper journal ls` lists them")
+        raise _no_session(options.session)
     return 0
 
 
@@ -187,6 +189,8 @@ def _tail(options: argparse.Namespace) -> int:
         last.append(raw)
         if len(last) > options.lines:
             del last[0]
+    if not after and options.session is not None and not options.follow:
+        raise _no_session(options.session)
     for raw in last:
         _print(out, raw, options.json)
     out.stream.flush()
@@ -197,6 +201,10 @@ def _tail(options: argparse.Namespace) -> int:
         out.stream.flush()
         time.sleep(LOOK_S)
     return 0
+
+
+def _no_session(name: str) -> UsageError:
+    return UsageError(f"the journal has no session {name!r}; `trouper journal ls` lists them", session=name)
 
 
 def _print(out: Terminal, raw: RawRecord, as_json: bool) -> None:
@@ -280,6 +288,8 @@ def _replay(options: argparse.Namespace) -> int:
     from trouper.replay import open_journal
 
     root, out = root_of(options), Terminal()
+    if options.diff is not None and (options.at is not None or options.fork is not None):
+        raise UsageError("--diff names its two records itself; leave out --at and --fork")
     check_readable(root)
     journal = open_journal(root)
     if options.fork is not None:

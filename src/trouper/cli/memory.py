@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_ls, carry_out, finish, root_of, text
+from trouper.cli.arguments import Parser, add_ls, carry_out, finish, json_in, root_of, seconds, text
 from trouper.cli.loading import loading
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     _place(write)
     write.add_argument("value", type=text, help="JSON, or else text")
     write.add_argument("--summary", type=text, default="", help="one line for lists and searches")
-    write.add_argument("--ttl", type=float, metavar="SECONDS", help="forget it after so long")
+    write.add_argument("--ttl", type=seconds, metavar="SECONDS", help="forget it after so long")
     finish(write, _set)
     forget = commands.add_parser("forget", help="forget one; forgetting twice is forgetting once")
     _place(forget)
@@ -86,7 +86,7 @@ def _set(options: argparse.Namespace) -> int:
         from trouper.cli.hosting import change
 
     try:
-        value = json.loads(options.value)
+        value = json_in(options.value)
     except ValueError:
         value = options.value
     request = {"do": "remember", "scope": options.scope, "key": options.key, "value": value, "summary": options.summary}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, root_of, text
+from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, json_in, root_of, text
 from trouper.cli.loading import loading
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
@@ -85,8 +84,12 @@ def _create(options: argparse.Namespace) -> int:
 
     if (options.message is None) == (options.tool is None):
         raise UsageError("a schedule does one thing; give either --message or --tool")
+    if options.arguments is not None and options.tool is None:
+        raise UsageError("--arguments are those of --tool; put them into the --message, or name the tool")
+    if options.zone is not None and options.cron is None:
+        raise UsageError("--zone is that of --cron; --at says its own, as in 2030-01-31T09:00:00+01:00")
     try:
-        given = json.loads(options.arguments) if options.arguments is not None else {}
+        given = json_in(options.arguments) if options.arguments is not None else {}
     except ValueError as error:
         raise UsageError(f"--arguments is not JSON: {error}") from None
     if not isinstance(given, dict):
