@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trouper._errors import ConfigError
-from trouper.models._errors import BadRequest, NetworkFault
+from trouper.models._errors import BadRequest, ModelFault, NetworkFault
 from trouper.models.http import Endpoint
 from trouper.models.trio_transport import GULP_S, QUICK_READS, Chunked
 
@@ -319,6 +319,17 @@ def test_proxies_of_the_environment_are_not_for_this_machine(monkeypatch: pytest
     assert _proxied_by_environment("https://generativelanguage.googleapis.com")
     assert not _proxied_by_environment("https://internal.example")
     assert not _proxied_by_environment("https://localhost:8000")
+
+
+@pytest.mark.parametrize("proxy", ["garbage://me:hidden@proxy", "socks5://me:hidden@proxy:1080", "http://[::1"])
+async def test_a_proxy_that_cannot_be_used_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    """M3: and its password stays where it was."""
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(ModelFault, match="correct proxy=, or HTTPS_PROXY") as caught:
+        await fetch(Endpoint("https://api.example", provider="test"))
+    assert "hidden" not in str(caught.value) and caught.value.__context__ is None
 
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "generativelanguage.googleapis.com", "http://"])

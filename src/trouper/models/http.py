@@ -246,17 +246,26 @@ class Endpoint:
         transport = self._transport
         if transport is None and self._proxy is None and not _proxied_by_environment(self.base_url):
             transport = TrioTransport(_trusted_roots, idle_max=KEEP_ALIVE_MAX, idle_s=KEEP_ALIVE_S)
-        return httpx.AsyncClient(
-            headers=self._headers,
-            timeout=httpx.Timeout(None, connect=self._connect_timeout_s),
-            follow_redirects=False,
-            http2=False,
-            verify=False if transport is not None else _trusted_roots(),
-            proxy=self._proxy,
-            transport=transport,
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=KEEP_ALIVE_MAX, keepalive_expiry=KEEP_ALIVE_S
-            ),
+        try:
+            return httpx.AsyncClient(
+                headers=self._headers,
+                timeout=httpx.Timeout(None, connect=self._connect_timeout_s),
+                follow_redirects=False,
+                http2=False,
+                verify=False if transport is not None else _trusted_roots(),
+                proxy=self._proxy,
+                transport=transport,
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=KEEP_ALIVE_MAX, keepalive_expiry=KEEP_ALIVE_S
+                ),
+            )
+        except (ValueError, ImportError, httpx.InvalidURL) as exc:
+            # Without its own words: a proxy's address may hold a password.
+            kind = type(exc).__name__
+        raise ModelFault(
+            f"the proxy on the way to {self.provider!r} cannot be used ({kind}); correct proxy=, or HTTPS_PROXY and its kin "
+            "in the environment: they have to be http:// or https:// addresses",
+            provider=self.provider,
         )
 
     async def __aenter__(self) -> Self:
