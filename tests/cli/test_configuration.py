@@ -10,6 +10,7 @@ from trouper import Budget, ConfigError, Limits, TrouperError, UsageError
 from trouper.cli.choices import model_named, tools_named
 from trouper.cli.configuration import read_configuration
 from trouper.core.settings import Deadlines
+from trouper.models.http_model import HttpModel
 
 
 def test_no_file_means_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +148,25 @@ def test_a_model_without_its_key_says_which_variable_to_set(monkeypatch: pytest.
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ConfigError, match="GEMINI_API_KEY"):
         model_named("gemini:gemini-3-flash")
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("gemini:gemini-3-flash", "GOOGLE_GEMINI_BASE_URL"),
+        ("openai:gpt-x", "OPENAI_BASE_URL"),
+        ("anthropic:claude-x", "ANTHROPIC_BASE_URL"),
+    ],
+)
+def test_a_model_by_name_asks_the_server_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, name: str, variable: str
+) -> None:
+    """M3: the address can be given, on the command line by the variable of the provider's own client."""
+    for key in ("GEMINI_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(key, "k")
+    monkeypatch.setenv(variable, "http://127.0.0.1:4711")
+    model = model_named(name)
+    assert isinstance(model, HttpModel) and model._endpoint.base_url == "http://127.0.0.1:4711"
 
 
 def test_tools_by_name_file_and_module(tmp_path: Path) -> None:

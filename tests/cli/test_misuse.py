@@ -223,6 +223,14 @@ def test_doctor_is_content_with_a_healthy_root(trouper, root: Path, monkeypatch:
     assert done.code == 0 and "problem" not in done.out and "every byte as it was written" in done.out
 
 
+def test_doctor_asks_for_no_key_where_none_is_needed(trouper, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("TROUPER_MODEL", "openai:llama")
+    assert "problem  model: openai:llama: no key; set OPENAI_API_KEY" in trouper("doctor", "--root", root).out
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:11434/v1")
+    assert "ok       model: openai:llama: it needs no key" in trouper("doctor", "--root", root).out
+
+
 @pytest.mark.parametrize("given", ["NaN", "[Infinity]", "1e999", "plain words"])
 def test_what_is_no_json_is_remembered_as_the_text_it_is(trouper, root: Path, given: str) -> None:
     """J5: no NaN; and nothing else in its place."""

@@ -28,15 +28,15 @@ def model_named(name: str, *, delay_s: float = 0.0) -> Model:
         case "gemini":
             from trouper.models.gemini import Gemini
 
-            return Gemini(model) if model else Gemini()
+            return Gemini.from_env(model) if model else Gemini.from_env()
         case "openai":
             from trouper.models.openai_compatible import OpenAICompatible
 
-            return OpenAICompatible(_required(provider, model))
+            return OpenAICompatible.from_env(_required(provider, model))
         case "anthropic":
             from trouper.models.anthropic import Anthropic
 
-            return Anthropic(_required(provider, model))
+            return Anthropic.from_env(_required(provider, model))
         case _:
             raise UsageError(
                 f"there is no model {name!r}; write gemini:NAME, openai:NAME, anthropic:NAME, or simulated", model=name

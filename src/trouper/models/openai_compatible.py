@@ -126,7 +126,7 @@ class OpenAICompatible(HttpModel):
         where = "set the environment variable OPENAI_API_KEY, or give api_key=" if trusted else "give api_key="
         raise ConfigError(
             f"{self._provider!r} needs an API key, and there is none: {where}; "
-            "a server of your own, such as Ollama at http://localhost:11434/v1, needs none: give its base_url=",
+            "a server of your own, such as Ollama at http://localhost:11434/v1, needs none: give its base_url=, or set OPENAI_BASE_URL",
             provider=self._provider,
         )
 
