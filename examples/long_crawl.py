@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from trouper import ToolContext, open_runtime, tool
+from trouper import Session, ToolContext, open_runtime, tool
 from trouper.events import TextDelta, ToolProgress, TurnEnded
 
 PAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 20
@@ -44,7 +44,6 @@ async def main() -> None:
                 print("going on with what the last process left behind")
             else:
                 await session.ask(f"run crawl pages={PAGES}")
-            last = session.state.turns + 1  # the turn that the notification will start
             async for event in events:
                 match event:
                     case ToolProgress(current=current, total=total):
@@ -53,8 +52,13 @@ async def main() -> None:
                         print(text, end="", flush=True)
                     case TurnEnded(turn=turn):
                         print()
-                        if turn == last:
+                        if turn == session.state.turns and not is_anything_left(session):
                             return
+
+
+def is_anything_left(session: Session) -> bool:
+    """A crawl that goes on, or news of one that nobody was told yet. If every page was there already, there is neither."""
+    return bool(session.state.tasks.live or session.state.notifications.pending)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ def test_long_crawl_survives_its_process(tmp_path: Path) -> None:
     assert "going on with what the last process left behind" in out and "News: Task succeeded" in out
     assert (tmp_path / "crawled.txt").read_text().split() == [str(page) for page in range(40)]
     assert check_invariants(tmp_path / "crawl_state", complete=True) == []
+    assert "crawl says:" in run("long_crawl.py", "40", "0.02", cwd=tmp_path)  # Nothing is left to do, and it ends.
 
 
 def test_the_property_tests_of_a_tool(tmp_path: Path) -> None:
