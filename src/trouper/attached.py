@@ -29,7 +29,7 @@ def _attached(item: Attachment, limit: int) -> Media:
         size = len(item.data) * 3 // 4 if item.data else 0
         if size > limit:
             raise UsageError(
-                f"attachment {item.name or item.mime_type!r} has {size} bytes, more than Limits.attachment_bytes={limit}"
+                f"attachment {item.name or item.mime_type!r} has {size} bytes, more than Limits.attachment_bytes={limit}; attach a part of it"
             )
         if item.data:
             try:
@@ -53,7 +53,9 @@ def _attached(item: Attachment, limit: int) -> Media:
                 data = file.read(limit + 1)
             size = max(size, len(data))  # Some files, as those of /proc, say less than they hold.
         if size > limit:
-            raise UsageError(f"attachment {str(path)!r} has {size} bytes, more than Limits.attachment_bytes={limit}")
+            raise UsageError(
+                f"attachment {str(path)!r} has {size} bytes, more than Limits.attachment_bytes={limit}; attach a part of it"
+            )
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have.
         told = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"attachment {str(path)!r} cannot be read: {told}; check the path") from error

@@ -130,7 +130,18 @@ def test_an_agent_that_nobody_listens_to_ends_without_a_word(tmp_path: Path) -> 
     process.stdout.close()
     process.stdout = None
     _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (0, b"")
+    assert (process.returncode, said) == (141, b"")
+
+
+def test_an_agent_that_has_no_room_to_write_says_so_and_ends_the_demo(tmp_path: Path) -> None:
+    """J11: a line each, and the code of a disk that cannot be written to."""
+    program = 'ulimit -f 1; exec "$0" -m trouper demo --fast --keep "$1"'
+    done = subprocess.run(
+        ["bash", "-c", program, sys.executable, str(tmp_path / "kept")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 74 and "Traceback" not in done.stderr, done
+    why, what = done.stderr.splitlines()
+    assert "File too large" in why and "ended by itself" in what
 
 
 def test_a_place_that_exists_is_refused(tmp_path: Path) -> None:

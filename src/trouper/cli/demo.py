@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from trouper import codec
-from trouper._errors import InternalError, WorldError
+from trouper._errors import InternalError, TrouperError, WorldError
 from trouper.cli.arguments import Parser
 from trouper.cli.demo_stage import LiveStage, Stage
 from trouper.cli.describe import describe, quoted
-from trouper.cli.endings import Stopped, ending_signals
+from trouper.cli.endings import INTERNAL, Stopped, ending_signals
 from trouper.cli.terminal import Terminal, clean_line, plural
 from trouper.cli.views import open_view
 from trouper.core.events import (
@@ -158,8 +158,18 @@ class Agent:
 
     def ask(self, text: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(codec.dumps({"ask": text}) + b"\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(codec.dumps({"ask": text}) + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self.ended_by_itself() from None
+
+    def ended_by_itself(self) -> TrouperError:
+        """What to say of a process that was not to end yet. It has told the reason itself."""
+        code = self._process.wait()
+        error = TrouperError(f"the agent's process {self.pid} ended by itself; run `trouper doctor`", pid=self.pid)
+        error.exit_code = code if code > 0 else INTERNAL
+        return error
 
     def kill(self) -> int:
         """SIGKILL: the process has no chance to do anything about it. Returns what the system says of its end."""
@@ -219,7 +229,7 @@ class _Demo:
         try:
             ready = agent.hear()
             if ready is None or "ready" not in ready:
-                raise InternalError("the agent's process ended before it was ready; run `trouper doctor`")
+                raise agent.ended_by_itself()
         except BaseException:  # Also a Ctrl-C: nobody else knows of the process yet.
             agent.kill()
             raise
@@ -240,7 +250,7 @@ class _Demo:
         while (heard := agent.hear()) is not None:
             if self.tell(heard) and until(codec.event_from_json(heard["event"])):
                 return
-        raise InternalError(f"the agent's process {agent.pid} ended by itself; run `trouper doctor`")
+        raise agent.ended_by_itself()
 
     def tell(self, heard: dict[str, Any]) -> bool:
         """One thing that the agent said; True for a recorded event."""
@@ -294,7 +304,7 @@ class _Demo:
         while not noted.look():
             heard = agent.hear()
             if heard is None:
-                raise InternalError(f"the agent's process {agent.pid} ended by itself; run `trouper doctor`")
+                raise agent.ended_by_itself()
             if self.tell(heard) and heard["event"]["type"] in ("TurnEnded", "TaskSucceeded"):
                 raise WorldError("the agent was done before it could be killed: the machine is very busy; try again")
         code = agent.kill()

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import trio
 
 from trouper import ToolContext, codec, open_runtime, tool
+from trouper.cli.endings import ended
 from trouper.cli.stdin_lines import lines_of
 from trouper.events import (
     CallAnnounced,
@@ -81,7 +82,7 @@ async def report(session: Session, started: trio.Event) -> None:
                     say({"event": codec.event_to_json(event)})
 
 
-async def main(root: Path, notebook: Path, page_s: float, word_s: float) -> None:
+async def main(root: Path, notebook: Path, page_s: float, word_s: float) -> int:
     tools = [make_survey(notebook, page_s), BUILTIN["multiply"], BUILTIN["get_current_time"]]
     async with open_runtime(root, model=Simulated(delay_s=word_s), tools=tools) as runtime:
         session = await runtime.session(SESSION)
@@ -93,10 +94,11 @@ async def main(root: Path, notebook: Path, page_s: float, word_s: float) -> None
             async for line in lines_of(sys.stdin.fileno()):
                 nursery.start_soon(session.send, codec.loads(line.encode())["ask"])
             nursery.cancel_scope.cancel()
+    return 0
 
 
 if __name__ == "__main__":
-    try:
-        trio.run(main, Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
-    except* BrokenPipeError:
-        pass  # The demo has gone; so nobody is left to tell.
+    # Whatever goes wrong is a line, as with any command. If the demo has gone, nobody is left to tell.
+    sys.exit(
+        ended(lambda: trio.run(main, Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])))
+    )
