@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -215,6 +216,16 @@ def test_doctor_names_what_is_in_the_way_of_the_runtimes_own_files(trouper, root
     assert refused.code == 74
     one_line(refused.err)
     assert not list(root.glob("control.sock.*"))
+
+
+@pytest.mark.parametrize("name", ["lock", "reserve"])
+def test_doctor_names_a_file_of_the_runtimes_that_may_not_be_written(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    really = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != name and really(path, mode))
+    done = trouper("doctor", "--root", root)
+    assert done.code == 1 and f"{str(root / name)!r} cannot be written; chmod 600 it" in done.out
 
 
 def test_doctor_is_content_with_a_healthy_root(trouper, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

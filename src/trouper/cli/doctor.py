@@ -116,10 +116,10 @@ def _own_files(root: Path) -> Iterator[Finding]:
         wrong.append(root / NAME)
     for path in wrong:
         yield Finding("root", "problem", f"{str(path)!r} is no file of Trouper's; move it away, and it is made anew")
-    lock = root / LOCK_NAME
-    if lock not in wrong and lock.exists() and not os.access(lock, os.R_OK | os.W_OK):
-        wrong.append(lock)
-        yield Finding("root", "problem", f"{str(lock)!r} cannot be written; chmod 600 it")
+    for path in (root / LOCK_NAME, root / RESERVE_NAME):
+        if path not in wrong and path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            wrong.append(path)
+            yield Finding("root", "problem", f"{str(path)!r} cannot be written; chmod 600 it")
     if not wrong:
         yield Finding("root", "ok", str(root))
 
