@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from terminal_driver import AtTerminal, in_order, run, wait_for_children, wait_for_end
@@ -108,6 +110,27 @@ def test_a_signal_before_the_agent_is_ready_leaves_no_process_behind(number: int
         assert terminal.wait_end() == 128 + number
         assert "Traceback" not in terminal.text()
     wait_for_end(agent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_as_the_agent_is_started_leaves_neither_process_nor_files(
+    trouper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """I21: whoever is just being started would make its files again behind the back of who removes them."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Pressed(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(number)
+
+    monkeypatch.setattr("trouper.cli.demo.subprocess.Popen", Pressed)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert trouper("demo", "--fast").code == 128 + number
+    (agent,) = started
+    with agent:  # Closes its pipes.
+        assert agent.poll() == -signal.SIGKILL and not list(tmp_path.iterdir())
 
 
 def test_a_window_that_is_closed_during_the_demo_leaves_no_files_behind(tmp_path: Path) -> None:

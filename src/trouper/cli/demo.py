@@ -124,6 +124,23 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Until the block is left: a process that is just being started is nobody's yet, and would outlive us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ending_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
 class Agent:
     """The other process, and what it says, line by line."""
 
@@ -193,12 +210,14 @@ class _Demo:
         self.root = place / "state"
         self._pace = (page_s, word_s)
         self.started = time.monotonic()
+        #: The one that runs, or ran last.
+        self._agent: Agent | None = None
 
     def play(self) -> None:
         tell = self.stage.line
-        self.stage.scene("An agent in a process of its own")
-        agent = self.start()
         try:
+            self.stage.scene("An agent in a process of its own")
+            agent = self.start()
             tell(f"agent: process {agent.pid}, journal in {self.root}", "dim")
             self.turn(agent, "what is 6 * 7?")
             self.stage.scene("A slow tool: the turn does not wait for it")
@@ -217,22 +236,20 @@ class _Demo:
             self.stage.cast.process = None
             tell(f"agent: process {agent.pid} ended, exit code {code}", "dim")
         finally:
-            if agent._process.poll() is None:
-                agent.kill()
+            # Whoever has just been started may be known to nobody else yet.
+            if self._agent is not None:
+                self._agent.kill()
         self.stage.scene("What the journal says")
         self.evidence()
 
     # -- scenes
 
     def start(self) -> Agent:
-        agent = Agent(self.place, *self._pace)
-        try:
-            ready = agent.hear()
-            if ready is None or "ready" not in ready:
-                raise agent.ended_by_itself()
-        except BaseException:  # Also a Ctrl-C: nobody else knows of the process yet.
-            agent.kill()
-            raise
+        with _signals_held_back():
+            agent = self._agent = Agent(self.place, *self._pace)
+        ready = agent.hear()
+        if ready is None or "ready" not in ready:
+            raise agent.ended_by_itself()
         cast = self.stage.cast
         cast.process, cast.killed = agent.pid, None
         cast.state = self._state_upto(ready["next"])
