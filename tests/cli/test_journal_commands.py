@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from trouper.journal.format import HEADER_MARK, decode_control, encode_control
 from trouper.models import reply
 
 Run = Callable[..., object]
-COMMANDS = (("ls",), ("ls", "--segments"), ("show",), ("tail",), ("verify",), ("replay",))
+COMMANDS = (("ls",), ("ls", "--segments"), ("show",), ("tail",), ("verify",), ("replay",), ("html",))
 
 
 def lines(text: str) -> list[dict[str, object]]:
@@ -188,6 +189,23 @@ def test_a_damaged_journal_is_named_with_the_remedy(trouper, damaged: Path, comm
     assert "segment-00000001.log" in said and "at byte" in said and "repair" in said
     if command != ("verify",):
         one_line(done.err)
+
+
+def test_html_is_a_page_for_its_owner_alone(trouper, filled: Path, tmp_path: Path) -> None:
+    """J8: what is in the journal is as private on the page."""
+    piped = trouper("journal", "html", filled)
+    assert piped.code == 0 and piped.out.startswith("<!doctype html>") and piped.out.endswith("</html>\n")
+    target = tmp_path / "page.html"
+    target.write_text("an older one")
+    done = trouper("journal", "html", filled, "-o", target)
+    assert done.code == 0 and done.out == f"wrote {target}: 2 sessions\n"
+    assert target.read_text() == piped.out and stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert "other" not in trouper("journal", "html", filled, "--session", "main").out
+    assert trouper("journal", "html", filled, "--after", 1, "--limit", 1).out.count("<section") == 1
+    for words, code in ((("--session", "nobody"), 2), (("--limit", "-1"), 2), (("-o", tmp_path / "no" / "page"), 74)):
+        refused = trouper("journal", "html", filled, *words)
+        assert refused.code == code
+        one_line(refused.err)
 
 
 def test_repair_writes_a_new_journal_with_an_explicit_gap(trouper, damaged: Path, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from trouper.cli.views import check_readable, open_view
 from trouper.journal import RawRecord, open_reader
 from trouper.journal.format import is_gap
 
+#: More than this makes browsers slow.
+PAGE_RECORDS = 5_000
 #: How often `tail --follow` looks for more, in seconds.
 LOOK_S = 0.1
 
@@ -57,6 +59,20 @@ def _parser() -> Parser:
     replay.add_argument("--diff", nargs=2, type=count, metavar=("SEQ", "SEQ"), help="what changed between two records")
     replay.add_argument("--fork", metavar="DIR", help="write the records up to --at to a new journal in DIR")
     _finish(replay, _replay)
+
+    page = commands.add_parser("html", help="a page to look at in a browser: who said what, and every event in full")
+    page.add_argument("--session", metavar="ID", help="of this session only")
+    page.add_argument("--after", type=count, default=0, metavar="SEQ", help="begin behind this record")
+    page.add_argument(
+        "--limit",
+        type=count,
+        default=PAGE_RECORDS,
+        metavar="N",
+        help=f"at most so many records (default {PAGE_RECORDS:,})",
+    )
+    page.add_argument("-o", "--output", metavar="FILE", help="where to write it, anew (default: standard output)")
+    add_root(page, positional=True)
+    page.set_defaults(command=_html)
 
     repair = commands.add_parser("repair", help="write what is good of a damaged journal to a new one")
     repair.add_argument("directory", metavar="DIR", help="the damaged journal; it is only read")
@@ -423,6 +439,31 @@ def _repair(options: argparse.Namespace) -> int:
         else:
             word, lost = "gap", f"records {gap.first} to {gap.last}" if gap.last > gap.first else f"record {gap.first}"
         out.line(f"{out.style(word, 'yellow')}: {lost}: {clean_line(str(gap.damage))}")
+    return 0
+
+
+# --- html ---
+
+
+def _html(options: argparse.Namespace) -> int:
+    from trouper.replay import Page, open_journal
+
+    root, out = root_of(options), Terminal()
+    if options.output is None and out.is_terminal:
+        raise UsageError("the page is for a browser: name a file with --output, or send it through a pipe")
+    check_readable(root)
+    page = Page(open_journal(root), options.session, after=options.after, limit=options.limit)
+    if options.output is None:
+        for piece in page:
+            out.stream.write(piece)
+    else:
+        from trouper.stores.atomic import write_atomically
+
+        # For its owner alone, as the journal is; and whole, or not there.
+        write_atomically(Path(options.output), "".join(page).encode("ascii"))
+        out.line(f"wrote {clean_line(options.output)}: {plural(len(page.sessions), 'session')}")
+    if page.problem is not None:
+        raise page.problem
     return 0
 
 

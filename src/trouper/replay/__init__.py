@@ -1,4 +1,4 @@
-"""Journals, read only: any state at any moment, step by step, compared, checked, forked.
+"""Journals, read only: any state at any moment, step by step, compared, checked, forked, on a page.
 
     journal = open_journal("./state")
     state = journal.state_at(120, "customer-42")
@@ -10,12 +10,14 @@ Needs no lock and no model: it works on a journal that another process is writin
 
 from trouper.replay.difference import Difference, differences
 from trouper.replay.journal import Divergence, Forked, Journal, ReplayGap, Step, Verdict, open_journal
+from trouper.replay.page import Page
 
 __all__ = [
     "Difference",
     "Divergence",
     "Forked",
     "Journal",
+    "Page",
     "ReplayGap",
     "Step",
     "Verdict",
