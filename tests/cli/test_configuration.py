@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,12 @@ def test_a_file_says_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert found.budget == Budget(tokens=1000, inline_s=1.0)
     assert found.limits == Limits(max_steps=3, on_restart="resume", deadlines=Deadlines(idle_s=5.0))
     assert [(rule.tool, rule.effect) for rule in found.policies] == [("run_command", "ask"), ("*", "allow")]
+
+
+def test_a_pipe_of_its_name_is_named_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trouper.toml")
+    with pytest.raises(ConfigError, match="is a pipe, not a file"):
+        read_configuration(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[policy]\nallow = []", "[policy]\ndeny = []\nask = []"])

@@ -284,6 +284,19 @@ def test_run_reads_the_prompt_from_stdin_and_waits_for_background_work(tmp_path:
     assert "News: Task succeeded" in done.stdout and "a hole" in done.stdout
 
 
+def test_run_that_leaves_background_work_behind_says_what_becomes_of_it(tmp_path: Path) -> None:
+    """B10: whoever is told "I will tell you" should know that nobody will, if nobody stays."""
+    tools = tmp_path / "tools.py"
+    tools.write_text(
+        "import trio\nfrom trouper import tool\n@tool(background=True, budget_s=0.0)\nasync def dig() -> str:\n    'Dig.'\n    await trio.sleep_forever()\n"
+    )
+    done = run("run", "run dig", "--tools", str(tools), "--session", "s", "--root", str(tmp_path / "new"))
+    assert done.returncode == 0 and "dig" in done.stdout
+    assert "1 background task of session s cannot go on without this process" in done.stderr and "--wait" in done.stderr
+    one_line(done.stderr)
+    assert not run("run", "hello", "--root", str(tmp_path / "other")).stderr
+
+
 def test_run_reads_no_more_of_an_endless_stdin_than_a_prompt_may_have(tmp_path: Path) -> None:
     with open("/dev/zero", "rb") as endless:
         done = subprocess.run(

@@ -19,6 +19,7 @@ allow = ["*"]
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 import types
 import typing
@@ -134,7 +135,10 @@ def read_configuration(root: Path) -> Configuration:
     """The configuration of a root. No file is no mistake; a wrong one is, and the error says where."""
     path = root / FILE_NAME
     try:
-        with path.open("rb") as file:
+        # Without waiting for somebody who writes into a pipe that happens to have this name.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{str(path)!r} is a pipe, not a file; remove it, or name it otherwise")
             data = file.read(FILE_BYTES_MAX + 1)
     except (FileNotFoundError, NotADirectoryError):
         return Configuration(path)

@@ -17,7 +17,7 @@ from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of, text
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
 from trouper.cli.hosting import ended_by_signals, hosting
-from trouper.cli.terminal import Terminal, clean, clean_line
+from trouper.cli.terminal import Terminal, clean, clean_line, plural
 from trouper.core.events import ApprovalRequested, CallEnded, ModelReplied
 from trouper.core.live import CaughtUp, LiveEvent, TextDelta
 from trouper.core.session import Phase, State, evolve
@@ -69,6 +69,11 @@ async def _run(options: argparse.Namespace, prompt: str) -> int:
             result = await _turn(session, prompt, options)
             if options.wait:
                 await _wait_background(session, options)
+            elif left := len(session.state.tasks.live):
+                say(
+                    f"{plural(left, 'background task')} of session {session.id} cannot go on without this process: the next one takes up "
+                    "what may run again, and ends the rest as interrupted; --wait stays until all are through"
+                )
     return code_of(result)
 
 
