@@ -349,6 +349,19 @@ def test_recovery_with_resume_lets_an_approval_wait_however_often_the_process_st
     assert state.phase is Phase.ACTING and state.turn.calls[0].phase is CallPhase.ASKING
 
 
+def test_recovery_with_resume_counts_a_compaction_after_the_calls_anew():
+    """J12, L26: processes that ended while an approval was waited for did not die of the compaction that follows it."""
+    options = TurnOptions(compaction=Compaction(threshold=300, keep_pairs=1, min_messages=2))
+    state = told(opened(), submit(), said("Yes."), submit(options=options), asked(Preparation("ask"), turn=2))
+    state = told(state, *[Recover(9.0, resume=True)] * 5)
+    state = told(state, Approve(call_id(2, 1, 0), 10.0), result(0, "x" * 4_000, turn=2))
+    for _ in range(2):
+        assert state.phase is Phase.COMPACTING
+        state = told(state, Recover(11.0, resume=True))
+    assert state.phase is Phase.COMPACTING
+    assert told(state, Recover(12.0, resume=True)).last.fault.kind == "process_ended"
+
+
 def test_a_decision_does_not_look_at_anything_but_its_arguments():
     """I11, I18: the same state and command give the same events."""
     state = told(opened(), submit(), asked(RUN, Preparation("ask")))

@@ -246,7 +246,7 @@ _state_told = fields_changer(State, "phase", "queue", "held")
 _state_begun = fields_changer(State, "phase", "history", "queue", "turns", "turn", "carrying")
 _turn_with_calls = fields_changer(Turn, "calls")
 _turn_replied = fields_changer(Turn, "usage", "text", "calls", "draft_text", "draft_thinking")
-_turn_settled = fields_changer(Turn, "calls", "fingerprint", "repeats")
+_turn_settled = fields_changer(Turn, "calls", "fingerprint", "repeats", "restarts")
 _turn_stepped = fields_changer(Turn, "step", "asks", "calls", "draft_text", "draft_thinking", "progressed", "restarts")
 _state_acting = fields_changer(State, "phase", "turn", "approvals")
 _state_replied = fields_changer(State, "phase", "turn", "history", "spent", "reported", "estimated_then")
@@ -468,7 +468,8 @@ def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
         seen.append((call.request.name, call.request.arguments, call.answer.content))
     fingerprint = tuple(seen)
     repeats = turn.repeats + 1 if fingerprint == turn.fingerprint else 1
-    turn = _turn_settled(turn, calls=(), fingerprint=fingerprint, repeats=repeats)
+    # What comes next, be it a compaction, is not what the processes died of that ended while the calls ran or waited.
+    turn = _turn_settled(turn, calls=(), fingerprint=fingerprint, repeats=repeats, restarts=0)
     return _state_settled(state, phase=phase, turn=turn, history=state.history.append(Message("tool", tuple(answers))))
 
 
