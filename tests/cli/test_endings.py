@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import trio
 from terminal_driver import PATIENCE_S, run
 
+from trouper.cli import main
 from trouper.cli.endings import Stopped, ended, ending_signals
 from trouper.cli.hosting import ended_by_signals
 
@@ -67,6 +69,15 @@ def test_a_ctrl_c_while_the_program_loads_ends_it_quietly(tmp_path: Path, module
         timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_command_can_be_carried_out_in_any_thread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the main thread may say what a Ctrl-C does."""
+    codes: list[int] = []
+    elsewhere = threading.Thread(target=lambda: codes.append(main(["sessions", "--root", str(tmp_path)])))
+    elsewhere.start()
+    elsewhere.join()
+    assert codes == [66] and "holds no journal" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("pressed", [KeyboardInterrupt(), SystemExit(3)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,8 +20,8 @@ def loading() -> Iterator[None]:
     An exception that rises out of just any line is no way to end there: the import of an extension may crash on it, or make another error of it.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:
-        yield  # Whoever takes or ignores Ctrl-C goes on doing so.
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield  # Whoever takes or ignores Ctrl-C goes on doing so; and only the main thread may change that.
         return
     signal.signal(signal.SIGINT, _end)
     try:
