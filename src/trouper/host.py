@@ -235,14 +235,14 @@ class Runtime(Overview):
 
     # -- beginning and end
 
-    def _recover(self) -> None:
+    def _recover(self, take_up: bool) -> None:
         """Sessions that a dead process left in the middle of something are opened at once, and close what it left open (J12)."""
         roster = self._ground.roster
         names = roster.active()
         for name in names:
             # All of them before any session begins: what they hold counts from the first moment (I19).
             self.permits.hold(name, roster.load(name)[0].tasks.active)
-        for name in names:
+        for name in names if take_up else ():
             self._start(name, self._outfit, None)
 
     async def _stop(self) -> None:

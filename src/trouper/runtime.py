@@ -61,15 +61,17 @@ def open_runtime(
     hooks: Iterable[Hooks] = (),
     environment: Environment | None = None,
     disk: Disk | None = None,
+    take_up: bool = True,
 ) -> AbstractAsyncContextManager[Runtime]:
     """Run Trouper inside this block: `async with open_runtime("./state") as runtime:`.
 
     `root`: the directory of the journal and the sessions' files; `None` is the default profile's. `durability`: "fsync" survives a power cut, "write"
-    a killed process, "memory" nothing. Without a `model` the simulated one serves, which needs no key.
+    a killed process, "memory" nothing. Without a `model` the simulated one serves, which needs no key. `take_up=False`: for a look or a small change; what a
+    dead process left open in a session stays as it is until that session is opened.
     """
     return Block(
         _open_runtime(
-            root, model, tools, limits, budget, durability, policies, hooks, environment_of(environment), disk
+            root, model, tools, limits, budget, durability, policies, hooks, environment_of(environment), disk, take_up
         ),
         "async with open_runtime(...) as runtime:",
     )
@@ -87,6 +89,7 @@ async def _open_runtime(
     hooks: Iterable[Hooks],
     environment: Environment,
     disk: Disk | None,
+    take_up: bool,
 ) -> AsyncIterator[Runtime]:
     limits = Limits() if limits is None else limits
     budget = Budget() if budget is None else budget
@@ -113,7 +116,7 @@ async def _open_runtime(
         async with _journal(log, environment) as writer, _supervised() as supervisor:
             ground = RuntimeGround(log, writer, environment, limits, budget, places)
             runtime = Runtime(None if durability == "memory" else path, ground, supervisor, outfit)
-            runtime._recover()
+            runtime._recover(take_up)
             _serve_sessions(ground, supervisor)
             try:
                 async with _until_terminated():

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import socket
 import stat
 import threading
@@ -18,11 +19,12 @@ import trio
 import trio.testing
 from terminal_driver import AtTerminal
 
-from trouper import Runtime, Scripted, open_runtime, tool
+from trouper import Limits, Runtime, Scripted, open_runtime, tool
 from trouper.cli.control import IDLE_S, NAME, _serve, ask_owner, serving
 from trouper.cli.hosting import _change_here
 from trouper.core.notification import NotificationQueued
-from trouper.models import call, reply
+from trouper.events import StepStarted
+from trouper.models import call, reply, stall
 
 TOOLS = str(Path(__file__).with_name("slow_tools.py"))
 
@@ -257,6 +259,39 @@ async def test_whoever_opens_a_root_for_a_change_does_not_answer_in_the_models_p
                 await anext(events)
     told = [message.text for message in session.history if message.role == "assistant" and message.text]
     assert told == ["It digs.", "It has dug."]
+
+
+async def test_a_change_leaves_to_the_next_process_what_a_dead_one_left_open(tmp_path: Path) -> None:
+    """J12, B10: the turn goes on with the model that is meant, and the run with the tool that only its own program has."""
+    alive, left = tmp_path / "alive", tmp_path / "left"
+    dug = trio.Event()
+
+    @tool(background=True, idempotent=True, budget_s=0.0)
+    async def dig() -> None:
+        """Dig a hole."""
+        await dug.wait()
+
+    script = Scripted([reply(call("dig")), reply(stall(1_000.0), "Never said.")])
+    async with open_runtime(alive, model=script, tools=[dig]) as runtime:
+        session = await runtime.session("main")
+        async with session.turn("dig") as turn:
+            async for event in turn:
+                if isinstance(event, StepStarted) and event.step == 2:
+                    break
+            shutil.copytree(alive, left)  # What a process leaves behind that is killed now.
+    request = {"do": "remember", "scope": "people", "key": "bob", "value": 1}
+    assert (await _change_here(left, request, ()))["ok"]
+    script, limits = Scripted([reply("It digs on."), reply("It has dug.")]), Limits(on_restart="resume")
+    async with open_runtime(left, model=script, tools=[dig], limits=limits) as runtime:
+        session = await runtime.session("main")
+        with session.watch() as events, trio.fail_after(30):
+            while session.state.turn is not None:
+                await anext(events)
+            [task] = session.tasks()
+            assert (session.last.text, task.state.value, task.attempt) == ("It digs on.", "running", 2)
+            dug.set()
+            assert (await session.wait_task(task.id)).state.value == "succeeded"
+        assert (await runtime.memory.recall("people", "bob")).value == 1
 
 
 async def _pong(request: Any) -> dict[str, Any]:

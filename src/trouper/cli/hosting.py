@@ -59,7 +59,7 @@ async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0
 
 @asynccontextmanager
 async def _opened(
-    root: Path, configuration: Configuration, tools: Sequence[Tool], model: Model
+    root: Path, configuration: Configuration, tools: Sequence[Tool], model: Model, *, take_up: bool = True
 ) -> AsyncIterator[Runtime]:
     async with open_runtime(
         root,
@@ -69,6 +69,7 @@ async def _opened(
         budget=configuration.budget,
         durability=configuration.durability,
         policies=configuration.policies,
+        take_up=take_up,
     ) as runtime:
         yield runtime
 
@@ -141,7 +142,8 @@ def change(
 class Silent:
     """The model of a process that has a root open for one change: it says nothing, for nobody has asked it.
 
-    A turn that begins meanwhile, for a notification or because it is resumed, stays open: who runs the root next takes it up, with the model that is meant.
+    A turn that begins meanwhile for a notification is interrupted as the root is closed, and the notification is told again by who runs the root next, to the model
+    that is meant.
     """
 
     name = "silent"
@@ -158,5 +160,6 @@ class Silent:
 
 async def _change_here(root: Path, request: Json, tools: Sequence[str] | None) -> dict[str, Json]:
     configuration = read_configuration(root)
-    async with _opened(root, configuration, configuration.tools_made(tools), Silent()) as runtime:
+    # What a dead process left open in other sessions is for the process that has their tools and their model: here runs and turns would end that can go on (J12, B10).
+    async with _opened(root, configuration, configuration.tools_made(tools), Silent(), take_up=False) as runtime:
         return await answered(runtime, codec.loads(codec.dumps(request)))
