@@ -17,7 +17,7 @@ from journal_workload import entry, ids_of
 
 from trouper._errors import UsageError
 from trouper.actors.journal import BUFFERED_S, GATHER_S, Inline, JournalWriter, Threaded
-from trouper.journal import JournalClosed, JournalError, JournalFailed, open_log
+from trouper.journal import JournalClosed, JournalError, JournalFailed, Level, open_log
 from trouper.testing import CrashDisk
 
 
@@ -200,24 +200,28 @@ async def test_a_failure_reaches_those_who_wait_and_those_who_come_later(
     assert caught.group_contains(JournalFailed)
 
 
+@pytest.mark.parametrize("where", ["trouper.journal.log.Log._write", "trouper.journal.log.crc32"])
+@pytest.mark.parametrize("level", ["fsync", "write"])
 async def test_an_error_that_is_none_of_the_disk_fails_the_journal_too(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, level: Level, where: str
 ) -> None:
-    """MemoryError in the middle of a commit: nothing may come behind records that are not there."""
-    log = open_log("/j", disk=CrashDisk())
+    """J11: MemoryError in the middle of a commit, or before it. Nothing may come behind records that are not there, and nobody waits for them for ever."""
+    log = open_log("/j", level=level, disk=CrashDisk())
     writer = JournalWriter(log)
 
-    def out_of_memory(live: object, data: bytes) -> None:
+    def out_of_memory(*arguments: object) -> None:
         raise MemoryError
 
     with pytest.raises(BaseExceptionGroup) as caught:
         async with trio.open_nursery() as nursery:
             await nursery.start(writer.run)
             with writer.open_sender() as sender:
-                monkeypatch.setattr(log, "_write", out_of_memory)
-                with pytest.raises(JournalFailed):
+                monkeypatch.setattr(where, out_of_memory)
+                with pytest.raises(JournalFailed if level == "fsync" else MemoryError):
                     await sender.wait_durable(sender.append(entry(0)))
                 monkeypatch.undo()
+                with pytest.raises(JournalFailed):
+                    await sender.wait_durable(log.last)
                 with pytest.raises(JournalFailed):
                     sender.append(entry(1))
     assert caught.group_contains(JournalFailed)

@@ -127,8 +127,8 @@ class JournalWriter:
             self._tell_degraded()
         try:
             seq = log.append(entry)
-        except JournalFailed as error:
-            self._fail(error)
+        except BaseException:
+            self._heed_refusal()
             raise
         if log.degraded is not self._degraded:
             self._tell_degraded()
@@ -337,7 +337,13 @@ class JournalWriter:
 
     def _depart(self) -> Flight | None:
         """Begin to commit what is pending. The flight that is returned must be followed; None when it has ended, or needs no care."""
-        batch = self.log.take()
+        try:
+            batch = self.log.take()
+        except Exception:
+            self._heed_refusal()
+            if self._failure is None:
+                raise
+            return None
         if batch is None:
             return None
         self._batches += 1
@@ -446,6 +452,12 @@ class JournalWriter:
         for _, task in waiting:
             trio.lowlevel.reschedule(task, outcome.Error(self._failed()))
         self._wake_runner()
+
+    def _heed_refusal(self) -> None:
+        """Whatever the log raised: if it takes nothing more for it, those who wait must hear of that; nothing else would wake them."""
+        refusal = self.log.refusal
+        if isinstance(refusal, JournalFailed):
+            self._fail(refusal)
 
     def _failed(self) -> JournalFailed:
         """The failure, in a copy of its own for each task that raises it."""

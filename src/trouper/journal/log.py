@@ -234,7 +234,12 @@ class Log:
         self._recent[entry.id] = seq
         if self.level != "fsync" and entry.durable and not self._pending:
             # Nothing waits before it, and it waits for nothing.
-            self._write_now(entry)
+            try:
+                self._write_now(entry)
+            except BaseException as error:
+                # It has its sequence, and is not on the disk: whatever it was, nothing may come behind it.
+                self._fail(error)
+                raise
             return seq
         self._pending.append(entry)
         self.pending_bytes += len(head) + len(body) + 48
@@ -255,7 +260,12 @@ class Log:
             self._pending = []
             self.pending_bytes = 0
             self.pending_durable = 0
-        return self._frame(pending)
+        try:
+            return self._frame(pending)
+        except BaseException as error:
+            # They have their sequences, which the next would take: whoever waits would be told that they are safe.
+            self._fail(error)
+            raise
 
     def _frame(self, entries: Sequence[Entry]) -> Batch:
         """Their lines, which go on where the last batch ended."""
@@ -328,9 +338,6 @@ class Log:
                 live.streams[entry.stream] = None
             except OSError as error:
                 raise self._fail(error) from error
-            except BaseException as error:
-                self._fail(error)
-                raise
 
     def _put(self, live: LiveSegment, data: bytes, count: int, last: int, checksum: int) -> LiveSegment:
         """Write so many lines, up to `last`, at the end of the segment, or of the next one if this is full; returns which."""
