@@ -343,13 +343,13 @@ class Session(BackgroundSide):
         )
 
     @contextmanager
-    def watch(self) -> Iterator[AsyncIterator[Any]]:
+    def watch(self, *, attended: bool = True) -> Iterator[AsyncIterator[Any]]:
         """Every event from now on, live ones and recorded ones, whoever's turn it is: also of turns that a notification starts.
 
-        A reader that is too slow gets `CaughtUp` in place of what it missed.
+        A reader that is too slow gets `CaughtUp` in place of what it missed. `attended`: whoever watches can approve calls (as in `turn`).
         """
         self._check_here()
-        feed = Feed(self._actor.outfit.limits.subscriber_events)
+        feed = Feed(self._actor.outfit.limits.subscriber_events, attended=attended)
         if self._ref.exit is not None:
             feed.end()  # Nothing will come any more.
         self._actor.audience.turns.append(feed)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import trio
 
 from trouper import codec
-from trouper._errors import UsageError
+from trouper._errors import CommandRejected, UsageError
 from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of, text
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
 from trouper.cli.hosting import ended_by_signals, hosting
@@ -66,6 +67,7 @@ async def _run(options: argparse.Namespace, prompt: str) -> int:
             session = await hosted.runtime.session(
                 options.session, system=options.system or hosted.configuration.system
             )
+            await _wait_resumed(session, options)
             result = await _turn(session, prompt, options)
             if options.wait:
                 await _wait_background(session, options)
@@ -75,6 +77,31 @@ async def _run(options: argparse.Namespace, prompt: str) -> int:
                     "what may run again, and ends the rest as interrupted; --wait stays until all are through"
                 )
     return code_of(result)
+
+
+async def _wait_resumed(session: Session, options: argparse.Namespace) -> None:
+    """Until a turn that a dead process left open, and that is resumed, has ended: nobody has begun it who could be told to wait for it."""
+    with session.watch(attended=options.ask) as events:
+        if session.state.turn is None:
+            return
+        say("a turn that was cut off goes on first")
+        if options.ask:
+            _tell_waiting(session.id, session.approvals)
+        else:
+            for call in session.approvals:  # As of any other call: nobody is there to approve it.
+                with suppress(CommandRejected):
+                    await session.deny(call)
+        async for event in events:
+            state = session.state
+            if state.turn is None and not state.queue:
+                return
+            if isinstance(event, ApprovalRequested):
+                _tell_waiting(session.id, [event.call])
+
+
+def _tell_waiting(session: str, calls: Iterable[str]) -> None:
+    for call in calls:
+        say(f"call {call} of session {session} waits for an approval; see `trouper approvals`")
 
 
 async def _turn(session: Session, prompt: str, options: argparse.Namespace) -> TurnResult:
@@ -88,7 +115,7 @@ async def _turn(session: Session, prompt: str, options: argparse.Namespace) -> T
             spoken = _tell(out, event, spoken)
             if isinstance(event, ApprovalRequested):
                 out.stream.flush()
-                say(f"call {event.call} of session {session.id} waits for an approval; see `trouper approvals`")
+                _tell_waiting(session.id, [event.call])
     result = turn.result
     assert result is not None
     if options.json:
@@ -127,7 +154,7 @@ def _tell(out: Terminal, event: Any, spoken: str) -> str:
 async def _wait_background(session: Session, options: argparse.Namespace) -> None:
     """Until no task is left, every notification was told, and nothing is running."""
     out = Terminal()
-    with session.watch() as events:
+    with session.watch(attended=options.ask) as events:
         # What was shown so far, folded: the session itself may be ahead.
         state = session.state
         if is_quiet(state):

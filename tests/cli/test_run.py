@@ -1,0 +1,67 @@
+"""`trouper run`: one turn, also where another process left one open."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from trouper import Scripted, open_runtime, tool
+from trouper.events import ApprovalRequested, StepStarted
+from trouper.models import call, reply, stall
+from trouper.replay import open_journal
+
+TOOLS = """
+from trouper import tool
+
+@tool(policy="requires_approval")
+async def risky() -> str:
+    "Do something."
+    return "done"
+"""
+
+
+@tool(policy="requires_approval")
+async def risky() -> str:
+    """Do something."""
+    return "done"
+
+
+async def _cut_off(alive: Path, left: Path, script: Scripted, where: type) -> None:
+    """What a process leaves behind that is killed at such an event, after the user has said one thing more."""
+    async with open_runtime(alive, model=script, tools=[risky]) as runtime:
+        session = await runtime.session("main")
+        async with session.turn("hello") as turn:
+            async for event in turn:
+                if isinstance(event, where):
+                    break
+            await session.send("run risky")
+            shutil.copytree(alive, left)
+
+
+@pytest.mark.parametrize(
+    "play, where, outcomes",
+    [
+        pytest.param(reply(stall(1_000.0), "Never said."), StepStarted, ["denied"], id="thinks"),
+        pytest.param(reply(call("risky")), ApprovalRequested, ["denied", "denied"], id="waits for an approval"),
+    ],
+)
+def test_a_turn_that_is_resumed_ends_before_the_next_one_begins(
+    trouper: Callable[..., Any], tmp_path: Path, play: Any, where: type, outcomes: list[str]
+) -> None:
+    """J12, T4: the user's question was refused, for the session was in the middle of something. Without `--ask`, calls that need an approval are denied there, too."""
+    root = tmp_path / "left"
+    trio.run(_cut_off, tmp_path / "alive", root, Scripted([play]), where)
+    (root / "trouper.toml").write_text('tools = ["tools.py"]\n[limits]\non_restart = "resume"\n')
+    (root / "tools.py").write_text(TOOLS)
+    done = trouper("run", "what is 6 * 7?", "--root", root, "--session", "main")
+    assert done.code == 0 and "42" in done.out, done
+    assert "a turn that was cut off goes on first" in done.err
+    journal = open_journal(root)
+    messages = journal.state_at(journal.last).history.messages
+    assert [message.text for message in messages if message.role == "user"] == ["hello", "run risky", "what is 6 * 7?"]
+    assert [answer.outcome.value for message in messages for answer in message.answers] == outcomes
