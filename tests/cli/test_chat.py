@@ -66,7 +66,8 @@ class Hasty(PlainScreen):
 async def test_a_key_that_is_pressed_as_the_chat_begins_does_what_it_does_later(
     tmp_path: Path, pressed: tuple[signal.Signals, ...], code: int | None
 ) -> None:
-    """L15, command line: one Ctrl-C interrupts, and does not quit; whatever ends the program does so in order, with its code."""
+    """L15, command line: one Ctrl-C interrupts, and does not quit; whatever ends the program does so in order, with its code. Afterwards the keys are nobody's again."""
+    before = signal.getsignal(signal.SIGINT)
     model, page, editor = Simulated(), Page(), LineEditor()
     async with open_runtime(durability="memory", model=model) as runtime:
         hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [])
@@ -80,6 +81,7 @@ async def test_a_key_that_is_pressed_as_the_chat_begins_does_what_it_does_later(
                 async with ended_by_signals():
                     await chat.run(screen.lines(), steer=False)
             assert stopped.value.code == code
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 async def test_a_paste_whose_end_never_comes_is_shown_and_ctrl_c_takes_it_as_it_is(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import signal
 import termios
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -78,9 +79,10 @@ async def _opened(
 async def ended_by_signals() -> AsyncIterator[None]:
     """A signal cancels the block, and what it holds is closed in order; then the program ends with the signal's code."""
     code: list[int] = []
+    codes = ending_signals()
+    before = {number: signal.getsignal(number) for number in codes}
 
     async def watch(scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        codes = ending_signals()
         with trio.open_signal_receiver(*codes) as signals:
             task_status.started()
             async for number in signals:
@@ -97,6 +99,10 @@ async def ended_by_signals() -> AsyncIterator[None]:
         _, others = group.split(_is_of_a_terminal_that_has_gone)
         if HUNG_UP not in code or others is not None:
             raise
+    finally:
+        # Whoever listened inside may have ended after we did, and put our handler back, which nobody hears any more.
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if code:
         raise Stopped(code[0])
 
