@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -152,7 +151,7 @@ def nested(depth: int) -> dict[str, Any]:
     [
         ({"type": "nonsense"}, "nonsense"),
         ({"properties": {"x": {"$ref": "http://127.0.0.1:1/x.json"}}}, "leaves the schema"),
-        ({"$ref": Path(__file__).with_name("no.json").as_uri()}, "leaves the schema"),
+        ({"$ref": "file:///no.json"}, "leaves the schema"),
         (nested(5_000), "Recursion"),
         ({"enum": "x" * 10_000}, "xxx"),
     ],
