@@ -158,6 +158,16 @@ async def test_a_ctrl_c_in_a_tool_is_told_as_one_although_others_fell_over_it(au
     assert caught.value.__cause__.subgroup(ValueError) is not None
 
 
+@pytest.mark.parametrize("error", [ValueError("own"), ExceptionGroup("own", [ValueError(1)])], ids=repr)
+async def test_what_the_block_raises_comes_out_as_it_is_with_what_led_to_it(autojump_clock, error):
+    """Habit 6, a block is all that a runtime is to its caller: its nurseries take nothing from an error and put nothing around it."""
+    with pytest.raises(type(error)) as caught:
+        async with open_runtime(durability="memory"):
+            raise error from KeyError("why")
+    assert caught.value is error
+    assert isinstance(error.__cause__, KeyError) and error.__context__ is None
+
+
 async def test_closing_a_runtime_right_after_a_turn_waits_for_nothing(autojump_clock, open_checked):
     """What only looks after things now and then is not waited for: a script ends when its work does."""
     async with open_checked() as runtime:

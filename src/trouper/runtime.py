@@ -112,6 +112,7 @@ async def _open_runtime(
     if log.refusal is not None:
         log.close()
         raise log.refusal
+    body_error: BaseException | None = None
     try:
         async with _journal(log, environment) as writer, _supervised() as supervisor:
             ground = RuntimeGround(log, writer, environment, limits, budget, places)
@@ -120,7 +121,11 @@ async def _open_runtime(
             _serve_sessions(ground, supervisor)
             try:
                 async with _until_terminated():
-                    yield runtime
+                    try:
+                        yield runtime
+                    except BaseException as error:
+                        body_error = error
+                        raise
             finally:
                 with trio.CancelScope(shield=True):
                     # Sessions first, then the snapshot: see `_journal` for the rest.
@@ -130,15 +135,28 @@ async def _open_runtime(
                         [outfit.model, *(each._actor.outfit.model for each in ground.sessions.values())]
                     )
     except BaseExceptionGroup as group:
-        # The nurseries in here are our business, not the caller's.
+        # The nurseries in here are our business, not the caller's; a group that the block itself raised is the caller's, with one error in it too.
         found = alone(group)
+        if body_error is not None and isinstance(found, Exception) and _leaves(group) == _leaves(body_error):
+            found = body_error
         if isinstance(found, BaseExceptionGroup) and found.subgroup(KeyboardInterrupt) is not None:
             # A Ctrl-C that came down in a tool: that its session has ended, and who fell over that, only followed from it.
             raise KeyboardInterrupt from found
-        raise found from None
+        context = found.__context__
+        try:
+            raise found
+        finally:  # Raising it here made the group its context, which says nothing new; what led to it does.
+            found.__context__ = context
     finally:
         log.close()
         places.close()
+
+
+def _leaves(error: BaseException) -> set[int]:
+    """What the groups hold. The groups themselves are no longer the same ones once a nursery has taken its cancels out of them."""
+    if isinstance(error, BaseExceptionGroup):
+        return {leaf for each in error.exceptions for leaf in _leaves(each)}
+    return {id(error)}
 
 
 @asynccontextmanager
