@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trouper.core.history import LOST_OUTCOME, History, problems, repaired
+from trouper.core import history as core_history
+from trouper.core.growing import Growing
+from trouper.core.history import LOST_OUTCOME, History, Walk, problems, repaired
 from trouper.core.messages import Media, Message, Outcome, Text, Thinking, ToolAnswer, ToolCall
 
 
@@ -131,3 +133,27 @@ def test_the_running_verdict_agrees_with_the_validator(messages):
     history = History.of(messages)
     order = [problem for problem in problems(messages) if "cannot follow" in problem]
     assert history.sound == (not order)
+
+
+@given(st.lists(_MESSAGES, max_size=10), st.lists(_MESSAGES, max_size=4))
+def test_a_walk_along_a_growing_history_says_what_a_walk_over_all_of_it_would(messages, other):
+    """I5: also when another history takes the place of the one that grew, as after a compaction."""
+    walk, growing = Walk(), Growing()
+    for told in (messages, other):
+        growing = Growing()
+        assert walk.problems(growing) == ["there is no message"]
+        for message in told:
+            growing = growing.grown(message)
+            assert walk.problems(growing) == problems(growing)
+
+
+def test_a_walk_along_a_growing_history_looks_at_each_message_once(monkeypatch):
+    """performance.md, how cost must grow: the checker of a session of 20,000 turns looked at all of its history at each of its steps."""
+    looked_at = []
+    may_follow = core_history._may_follow
+    monkeypatch.setattr(core_history, "_may_follow", lambda *pair: looked_at.append(pair[1]) or may_follow(*pair))
+    walk, growing = Walk(), Growing()
+    for message in SOUND:
+        growing = growing.grown(message)
+        walk.problems(growing)
+    assert looked_at == list(SOUND)

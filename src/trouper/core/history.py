@@ -82,24 +82,48 @@ def _sendable(message: Message) -> bool:
     return False
 
 
+class Walk:
+    """Looks over a history again and again as it grows, at each message once: a checker of long sessions would else take time by the square of their length."""
+
+    __slots__ = ("_found", "_ids", "_walked")
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._walked: Growing[Message] = Growing()
+        self._ids: set[str] = set()
+        self._found: list[str] = []
+
+    def problems(self, messages: Growing[Message]) -> list[str]:
+        """What a provider would refuse, in words; empty when the messages can be sent."""
+        if not messages.starts_with(self._walked):
+            self._begin()  # Another story: a compaction changed what is sent.
+        before = self._walked.last
+        for position in range(len(self._walked), len(messages)):
+            message = messages[position]
+            self._look_at(position, before, message)
+            before = message
+        self._walked = messages
+        if before is None:
+            return [*self._found, "there is no message"]
+        if before.role == "assistant" and before.calls:
+            return [*self._found, "the last message has calls that nobody answered"]
+        return self._found[:]
+
+    def _look_at(self, position: int, before: Message | None, message: Message) -> None:
+        if not _may_follow(before, message):
+            follows = before.role if before else "nothing"
+            self._found.append(f"message {position} ({message.role}) cannot follow {follows}")
+        for call in message.calls:
+            if call.id in self._ids:
+                self._found.append(f"message {position} repeats call id {call.id!r}")
+            self._ids.add(call.id)
+
+
 def problems(messages: Iterable[Message]) -> list[str]:
     """What a provider would refuse, in words; empty when the messages can be sent."""
-    found: list[str] = []
-    before: Message | None = None
-    seen: set[str] = set()
-    for position, message in enumerate(messages):
-        if not _may_follow(before, message):
-            found.append(f"message {position} ({message.role}) cannot follow {before.role if before else 'nothing'}")
-        for call in message.calls:
-            if call.id in seen:
-                found.append(f"message {position} repeats call id {call.id!r}")
-            seen.add(call.id)
-        before = message
-    if before is None:
-        found.append("there is no message")
-    elif before.role == "assistant" and before.calls:
-        found.append("the last message has calls that nobody answered")
-    return found
+    return Walk().problems(Growing(messages))
 
 
 def repaired(messages: Iterable[Message], outcomes: Mapping[str, ToolAnswer] | None = None) -> tuple[Message, ...]:

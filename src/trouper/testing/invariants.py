@@ -113,6 +113,7 @@ class _Watched:
     """What the checker knows of one session, counted from its events."""
 
     state: State = Factory(State)
+    walk: history.Walk = Factory(history.Walk)
     next_event: int = 0
     epoch: int = 0
     closed: bool = False
@@ -153,13 +154,19 @@ class _Checker:
         watched = self._sessions.setdefault(record.session, _Watched())
         self._at = (record.session, record.n)
         self._check_envelope(watched, record)
-        if self._rerun:
-            self._check_rerun(watched.state, record)
         if self._secrets:
             body = b"".join(codec.encode(record)).decode("ascii")
             for secret in self._secrets:
                 if secret in body:
                     self._wrong("I36", "a secret stands in the journal")
+        before = watched.state
+        self._check_events(watched, record)
+        if self._rerun:
+            # Only now: whoever tells the story of a state first grows its history in place, and the second one gets a copy of it.
+            self._at = (record.session, record.n)
+            self._check_rerun(before, record)
+
+    def _check_events(self, watched: _Watched, record: codec.Record) -> None:
         for offset, event in enumerate(record.events):
             self._at = (record.session, record.n + offset)
             try:
@@ -220,10 +227,10 @@ class _Checker:
                 watched.turns_ended.add(turn)
                 if watched.open_calls:
                     self._wrong("I1", f"turn {turn} ended with open calls {sorted(watched.open_calls)}")
-                if problems := history.problems(state.history.messages):
+                if problems := watched.walk.problems(state.history.messages):
                     self._wrong("I5", f"after turn {turn}: {problems[0]}")
             case StepStarted():
-                if problems := history.problems(state.history.messages):
+                if problems := watched.walk.problems(state.history.messages):
                     self._wrong("I5", problems[0])
                 self._check_budget(state)
             case ModelReplied(turn=turn, message=message, preparations=preparations):
