@@ -11,10 +11,11 @@ from urllib.parse import quote, unquote
 import pytest
 import trio
 
-from trouper import Scripted, ToolContext, ToolError, open_runtime, redaction, tool
+from trouper import Media, Scripted, ToolContext, ToolError, open_runtime, redaction, tool
 from trouper.actors import session as session_actor
+from trouper.core.messages import Thinking
 from trouper.events import ToolOutput, ToolProgress, ToolStatus
-from trouper.models.scripted import call, reply
+from trouper.models.scripted import call, reply, think
 from trouper.redaction import Redactor
 from trouper.testing import check_invariants
 
@@ -194,6 +195,55 @@ def test_a_known_value_is_cut_out_of_longer_base64_and_of_urls(user: str) -> Non
         # What is left on either side are the others, and at most two characters that hold some bits of the value.
         assert len(before) <= len(user) * 4 // 3 + 4 and len(after) <= 12
     assert SECRET not in unquote(redact.text(f"https://host/?q={quote(SECRET, safe='')}"))
+
+
+#: Pictures and signatures in which something looks like a key; each base64, in either alphabet.
+_DATA = "iVBORw0KGgoAAAANSUhEUgAA" * 40
+_PICTURE = f"{_DATA}xxxxAIza{'Sy0123456789abcd' * 4}{_DATA}"
+_SIGNATURE = f"gAAAAABn{'Zm9vYmFy' * 8}_-sk-{'abcdEFGH0123-_' * 60}"
+
+
+@pytest.mark.parametrize("data", [_PICTURE, _PICTURE + "AA==", _SIGNATURE])
+def test_what_is_encoded_keeps_what_looks_like_a_key_by_chance(data: str) -> None:
+    """I7: of pictures of 20 MiB every second one lost some characters, and a signature with a hole in it is refused by its provider for ever."""
+    redact = Redactor([SECRET])
+    written = json.dumps({"data": data}).encode()
+    assert redact(written) is written
+    assert redact.text(data) is data
+    known = base64.b64encode(SECRET.encode() * 2).decode()
+    assert "[redacted]" in redact.text(_DATA + known + data)
+
+
+def test_a_picture_within_a_text_keeps_what_looks_like_a_key_by_chance() -> None:
+    text = f"![it](data:image/png;base64,{_PICTURE}) and the key {LOOKS_LIKE[0]}."
+    assert Redactor().text(text) == text.replace(LOOKS_LIKE[0], "[redacted]")
+
+
+@pytest.mark.parametrize(
+    ("before", "key"),
+    [
+        ("", "sk-" + "a1B2" * 300),
+        ("x" * 2_000, LOOKS_LIKE[0]),
+        ("-" * 2_000, LOOKS_LIKE[1]),
+        ("token: Bearer ", "a1B2" * 300),
+        (_DATA + " ", LOOKS_LIKE[0]),
+    ],
+)
+def test_a_long_key_and_one_behind_a_long_run_are_no_data(before: str, key: str) -> None:
+    """I36."""
+    assert Redactor().text(before + key) == before + "[redacted]"
+
+
+async def test_attachments_and_signatures_come_back_byte_for_byte_whatever_they_look_like(tmp_path: Path) -> None:
+    """I7: after journal, reload and send."""
+    model = Scripted([reply(think("hm", _SIGNATURE), "seen")], exhausted="repeat")
+    for _ in range(2):
+        async with open_runtime(tmp_path, model=model, durability="write") as runtime:
+            session = await runtime.session("s")
+            await session.ask("look", attachments=[Media("image/png", _PICTURE)])
+    asked, said = model.requests[-1].messages[:2]
+    assert [part.data for part in asked.parts if isinstance(part, Media)] == [_PICTURE]
+    assert [part.signature for part in said.parts if isinstance(part, Thinking)] == [_SIGNATURE]
 
 
 def test_short_values_are_not_looked_for_and_nothing_is_shown() -> None:

@@ -3,6 +3,9 @@
 Cheap where there is nothing to cut: a record is searched for some fixed beginnings, and only if one is found is it read and cut. What is cut is what
 somebody said, never the text's own structure: a number, a name of the format or a run of punctuation may well be the same as somebody's password.
 
+What is encoded, as a picture is or a provider's signature, is looked through for known values only: some of it looks like a key by chance, and with a hole in it
+neither could be sent again (I7).
+
 A secret that comes in pieces must not slip through in halves: what is written before the rest is there ends where `settled` says.
 """
 
@@ -26,6 +29,11 @@ KNOWN_MIN_CHARS = 8
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TROUPER_API_KEY")
 #: A long text is looked through in slices that overlap by the longest secret there is.
 _SLICE, _LONGEST = 1 << 18, 1 << 15
+#: The characters of base64, both alphabets, and how many of them in one run are data rather than a key and what stands around it. The longest keys have some 200.
+_ENCODED_CHARS = "".join(chr(code) for code in range(128) if chr(code).isalnum()) + "+/_-"
+_ENCODED_MIN_CHARS = 512
+_ENCODED = re.compile(rf"[{re.escape(_ENCODED_CHARS)}]{{{_ENCODED_MIN_CHARS},}}={{0,2}}")
+_KINDS = (re.compile("[0-9]"), re.compile("[A-Z]"), re.compile("[a-z]"))
 #: What has no end for so long is no secret: it is written down as it is.
 HELD_BACK_MAX_CHARS = 16_384
 
@@ -179,21 +187,27 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Plain text; `text` itself if there is nothing to cut."""
+        if len(text) >= _ENCODED_MIN_CHARS and _is_encoded(text):
+            return self._cut_known(text)
         if len(text) > _SLICE:
             pieces = list(self._pieces(text))
             return text if all(clean is piece for clean, piece in pieces) else "".join(clean for clean, _ in pieces)
         return self._cut(text)
 
-    def _cut(self, text: str) -> str:
+    def _cut_known(self, text: str) -> str:
         for form in self._forms:
             if form in text:
                 text = text.replace(form, BLANK)
+        return text
+
+    def _cut(self, text: str) -> str:
+        text = self._cut_known(text)
         if not (any(beginning in text for beginning in _RARE) or any(quick.search(text) for quick in _QUICK)):
             return text
         for beginnings, pattern in _PATTERNS:
             for beginning in beginnings:
                 if beginning in text:
-                    text = _compiled(pattern).sub(_blanked if "(?P<kept>" in pattern else BLANK, text)
+                    text = _compiled(pattern).sub(_blanked_after if "(?P<kept>" in pattern else _blanked, text)
                     break
         return text
 
@@ -279,8 +293,37 @@ class Redactor:
         return end if len(text) - end <= HELD_BACK_MAX_CHARS else len(text)
 
 
-def _blanked(found: re.Match[str]) -> str:
+def _blanked_after(found: re.Match[str]) -> str:
     return found["kept"] + BLANK
+
+
+def _blanked(found: re.Match[str]) -> str:
+    return found[0] if _is_amid_encoded(found) else BLANK
+
+
+def _is_encoded(text: str) -> bool:
+    """Whether all of it is data; not if it begins as a key does: then it is a long one."""
+    # The beginning of it: all of it holds the key that may stand at its end.
+    if _ENCODED.fullmatch(text) is None or not _is_mixed(text[: len(text) // 4]):
+        return False
+    return not any(
+        text.startswith(beginnings) and _compiled(pattern).match(text) is not None for beginnings, pattern in _PATTERNS
+    )
+
+
+def _is_amid_encoded(found: re.Match[str]) -> bool:
+    """Whether what was found is a piece of data that is much longer: of a picture within a text, say."""
+    if found[0].strip(_ENCODED_CHARS):
+        return False  # It goes over the end of the run.
+    before = found.string[max(found.start() - _ENCODED_MIN_CHARS, 0) : found.start()]
+    behind = found.string[found.end() : found.end() + _ENCODED_MIN_CHARS]
+    around = before[len(before.rstrip(_ENCODED_CHARS)) :] + behind[: len(behind) - len(behind.lstrip(_ENCODED_CHARS))]
+    return len(around) >= _ENCODED_MIN_CHARS and _is_mixed(around)
+
+
+def _is_mixed(text: str) -> bool:
+    """Of all kinds of characters, as data is: a ruler of dashes or x's may well stand right before a key."""
+    return all(kind.search(text) is not None for kind in _KINDS)
 
 
 def keys_in(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
