@@ -356,6 +356,24 @@ async def test_a_mock_clock_gets_no_thread(tmp_path: Path, autojump_clock: trio.
     log.close()
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_any_disk_that_is_not_memory_is_waited_for_in_a_thread(in_memory: bool) -> None:
+    """J2: one of the caller's own, whose sync took its time, held the event loop for as long."""
+
+    class OwnDisk(CrashDisk):
+        pass
+
+    OwnDisk.in_memory = in_memory
+    log = open_log("/j", disk=OwnDisk())
+    writer = JournalWriter(log)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
+        with writer.open_sender() as sender:
+            await sender.wait_durable(sender.append(entry(0)))
+            assert writer.is_threaded is not in_memory
+    log.close()
+
+
 async def test_a_failure_in_the_thread_reaches_everyone(tmp_path: Path) -> None:
     disk = CrashDisk()
     writer = JournalWriter(open_log("/j", disk=disk), sync=Threaded())

@@ -24,7 +24,7 @@ import trio
 from trouper._errors import UsageError
 from trouper.actors.request import ki_safe
 from trouper.core.values import frozen
-from trouper.journal import Entry, JournalClosed, JournalError, JournalFailed, Log, OsDisk
+from trouper.journal import Entry, JournalClosed, JournalError, JournalFailed, Log
 from trouper.journal.log import Batch
 from trouper.journal.sync_thread import Flight, SyncThread
 from trouper.threads import is_virtual_time
@@ -243,8 +243,8 @@ class JournalWriter:
 
     def _is_threaded(self) -> bool:
         if self._mode is None:
-            # A mock clock jumps while a thread runs, so it gets no thread.
-            real = self.log.level == "fsync" and isinstance(self.log.disk, OsDisk)
+            # A mock clock jumps while a thread runs, so it gets no thread; nor does a disk that is memory, and takes no time. Any other one may, also if it is not ours.
+            real = self.log.level == "fsync" and not getattr(self.log.disk, "in_memory", False)
             self._mode = Threaded() if real and not is_virtual_time() else Inline()
         return isinstance(self._mode, Threaded)
 

@@ -7,6 +7,7 @@ What a caller may rely on, and a simulated disk must honour:
 
 - `File.write` may be short, as `os.write` may; data is in the file at once, and on the medium only after `File.sync`.
 - A name (create, rename, unlink) is on the medium only after `Disk.sync_dir` of its directory.
+- Where it takes no time and has no thread to wait for, it says so: `in_memory = True`. Any other disk is synced in a thread (J2).
 - `Disk.lock` is held until the lock is closed or the process dies, and is refused while another holder lives.
 """
 

@@ -62,6 +62,9 @@ class MemoryLock:
 class MemoryDisk:
     """Files and directories in dictionaries. What it holds is gone with it."""
 
+    #: Takes no time: the journal needs no thread to wait for it.
+    in_memory = True
+
     def __init__(self) -> None:
         self._files: dict[str, _Node] = {}
         self._directories: set[str] = {"/"}

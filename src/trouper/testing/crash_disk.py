@@ -61,6 +61,9 @@ class CrashDisk:
     `capacity` is in bytes of file content; a write takes what fits and then fails with ENOSPC.
     """
 
+    #: Takes no time: the journal needs no thread to wait for it, and every run is the same.
+    in_memory = True
+
     def __init__(self, *, capacity: int | None = None) -> None:
         self._machine = Machine(Medium(), capacity)
         self._dead = False
