@@ -205,7 +205,7 @@ _SIGNATURE = f"gAAAAABn{'Zm9vYmFy' * 8}_-sk-{'abcdEFGH0123-_' * 60}"
 
 @pytest.mark.parametrize("data", [_PICTURE, _PICTURE + "AA==", _SIGNATURE])
 def test_what_is_encoded_keeps_what_looks_like_a_key_by_chance(data: str) -> None:
-    """I7: of pictures of 20 MiB every second one lost some characters, and a signature with a hole in it is refused by its provider for ever."""
+    """I7: a long picture may lose some characters, and a signature with a hole in it is refused by its provider for ever."""
     redact = Redactor([SECRET])
     written = json.dumps({"data": data}).encode()
     assert redact(written) is written
