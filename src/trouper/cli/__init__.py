@@ -2,7 +2,7 @@
 
 endings.py     exit codes; what an error says and how it ends the program
 arguments.py   argparse with one-line errors; --root, --profile
-loading.py     modules, when they are needed
+loading.py, changing.py    modules, when they are needed; those that a change takes
 terminal.py    what goes to a terminal or a pipe: cleaned, coloured only where somebody looks
 stdin_lines.py  lines of standard input, without a thread
 configuration.py, choices.py    trouper.toml and the environment; models and tools by name

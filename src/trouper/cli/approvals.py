@@ -13,7 +13,7 @@ from attrs import frozen
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, carry_out, finish, root_of
-from trouper.cli.loading import loading
+from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import View, open_view
 from trouper.core.calls import Call
@@ -105,9 +105,6 @@ def _deny(options: argparse.Namespace) -> int:
 
 
 def _answer(options: argparse.Namespace, request: dict[str, object], done: str) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     root, out = root_of(options), Terminal()
     with open_view(root) as view:
         found = [each for each in waiting(view, options.session) if each.call.id == options.call]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_ls, carry_out, finish, json_in, root_of, seconds, text
-from trouper.cli.loading import loading
+from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.memory import Memory, listing, recall
@@ -82,9 +82,6 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _set(options: argparse.Namespace) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     try:
         value = json_in(options.value)
     except ValueError:
@@ -97,9 +94,6 @@ def _set(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     answer = change(root_of(options), {"do": "forget", "scope": options.scope, "key": options.key})
     return _done(options, "forgotten" if answer.get("found") else "was not remembered", answer)
 

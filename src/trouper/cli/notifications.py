@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, root_of
-from trouper.cli.loading import loading
+from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.notification import Notification
@@ -52,9 +52,6 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _ack(options: argparse.Namespace) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     root, out = root_of(options), Terminal()
     with open_view(root) as view:
         session = next((name for name, state in view.states() if state.notifications.get(options.notification)), None)

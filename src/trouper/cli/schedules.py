@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, json_in, root_of, text
-from trouper.cli.loading import loading
+from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.schedule import Cron, Schedule, ScheduledMessage
@@ -79,9 +79,6 @@ def _title(schedule: Schedule) -> str:
 
 
 def _create(options: argparse.Namespace) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     if (options.message is None) == (options.tool is None):
         raise UsageError("a schedule does one thing; give either --message or --tool")
     if options.arguments is not None and options.tool is None:
@@ -118,9 +115,6 @@ def _create(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     root, out = root_of(options), Terminal()
     with open_view(root) as view:
         session = next((name for name, state in view.states() if state.schedules.get(options.schedule)), None)

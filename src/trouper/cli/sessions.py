@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper.cli.arguments import Parser, add_tools, carry_out, count, finish, root_of, text
+from trouper.cli.changing import change
 from trouper.cli.describe import quoted
-from trouper.cli.loading import loading
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
 from trouper.cli.views import open_view
 from trouper.core.messages import Message
@@ -118,9 +118,6 @@ def _message(out: Terminal, message: Message) -> None:
 
 
 def _send(options: argparse.Namespace) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     change(
         root_of(options),
         {"do": "send", "session": options.session, "text": options.text},
@@ -130,9 +127,6 @@ def _send(options: argparse.Namespace) -> int:
 
 
 def _change(options: argparse.Namespace) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     request = {"do": options.do, "session": options.session, "reason": options.reason}
     change(root_of(options), request, options.tools)
     return _done(options, "closed" if options.do == "close" else "interrupted")

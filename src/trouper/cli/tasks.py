@@ -9,7 +9,7 @@ from pathlib import Path
 from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, count, finish, root_of, text
-from trouper.cli.loading import loading
+from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.ids import SessionId
@@ -120,9 +120,6 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    with loading():
-        from trouper.cli.hosting import change
-
     root, out = root_of(options), Terminal()
     task = find(root, options.task)
     if task.ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trouper._errors import CommandRejected
 from trouper.core import background, compacting, compaction
-from trouper.core.calls import ENDED, HELD, RUNNING, Call, CallPhase, startable
+from trouper.core.calls import ENDED, HELD, REQUESTED, RUNNING, Call, CallPhase, startable
 from trouper.core.commands import DeliverFault, DeliverReply, DeliverResult, DeliverSummary
 from trouper.core.decision import Decision
 from trouper.core.ending import ended
@@ -146,7 +146,8 @@ def _open_calls(decision: Decision, command: DeliverReply, calls: tuple[Call, ..
 
 def hold_if_approved(decision: Decision, call_id: CallId) -> None:
     """An approval makes a client-side call no call of ours: it is still the host's to run (T4)."""
-    if any(call.id == call_id and call.preparation.client_side for call in decision.state.in_turn.calls):
+    call = find_call(decision.state, call_id, REQUESTED)
+    if call is not None and call.preparation.client_side:
         decision.emit(CallHeld(call_id))
 
 
