@@ -35,7 +35,7 @@ def _recover_turn(decision: Decision, command: Recover) -> None:
         return
     open_calls = tuple(call for call in turn.calls if call.phase is not CallPhase.ENDED)
     decision.emit(RecoveryNoted(command.at, turn.number, tuple(call.id for call in open_calls)))
-    if command.resume and not _is_asked_for_the_last_time(decision.state):
+    if command.resume and not _is_given_up(decision.state):
         _resume_calls(decision, open_calls, command.at)
         return
     for call in open_calls:
@@ -52,7 +52,7 @@ def _recover_turn(decision: Decision, command: Recover) -> None:
     ended(decision, TurnEnded(turn.number, "error", command.at, fault, kept))
 
 
-def _is_asked_for_the_last_time(state: State) -> bool:
+def _is_given_up(state: State) -> bool:
     """Whether the model is not asked once more for what it was asked for as the process ended."""
     turn = state.in_turn
     # Output that a user has seen is never produced twice (L13).
