@@ -11,6 +11,12 @@ import pytest
 import trio
 
 from trouper import Scripted, open_runtime, tool
+from trouper.cli.run import is_quiet, is_resting
+from trouper.core.commands import Interrupt, OpenSession, Submit
+from trouper.core.decisions import step
+from trouper.core.outstanding import outstanding
+from trouper.core.session import State
+from trouper.core.settings import TurnOptions
 from trouper.events import ApprovalRequested, StepStarted
 from trouper.models import call, reply, stall
 from trouper.replay import open_journal
@@ -65,3 +71,15 @@ def test_a_turn_that_is_resumed_ends_before_the_next_one_begins(
     messages = journal.state_at(journal.last).history.messages
     assert [message.text for message in messages if message.role == "user"] == ["hello", "run risky", "what is 6 * 7?"]
     assert [answer.outcome.value for message in messages for answer in message.answers] == outcomes
+
+
+def test_what_waits_for_the_users_next_word_keeps_nobody_waiting() -> None:
+    """L10: an interrupt leaves what was queued where it is, and no turn begins by itself; a command that waited for one would do so for ever."""
+    state = State()
+    options = TurnOptions(model="m")
+    for command in (OpenSession("s", 0.0), Submit("one", 1.0, options), Submit("two", 2.0, options, steer=True)):
+        state = step(state, command)[1]
+    assert not is_resting(state) and not is_quiet(state)
+    state = step(state, Interrupt(3.0))[1]
+    assert state.queue and not outstanding(state)
+    assert is_resting(state) and is_quiet(state)

@@ -22,7 +22,7 @@ from trouper.cli.describe import quoted
 from trouper.cli.endings import INTERRUPTED, Stopped
 from trouper.cli.hosting import Hosted, ended_by_signals, hosting
 from trouper.cli.line_editor import LineEditor, Paste
-from trouper.cli.run import is_quiet
+from trouper.cli.run import is_quiet, is_resting
 from trouper.cli.stdin_lines import lines_of
 from trouper.cli.terminal import Terminal, clean_line, plural
 from trouper.core.session import Phase
@@ -145,10 +145,7 @@ class Chat:
         """Until this turn was shown to its end, and nothing waits for the next."""
         shown = self._watch
         await shown.wait(
-            lambda: (
-                shown.state.phase is Phase.CLOSED
-                or (shown.state.turns >= turn and shown.state.phase is Phase.IDLE and not shown.state.queue)
-            )
+            lambda: shown.state.phase is Phase.CLOSED or (shown.state.turns >= turn and is_resting(shown.state))
         )
 
     def _greet(self) -> None:

@@ -92,8 +92,7 @@ async def _wait_resumed(session: Session, options: argparse.Namespace) -> None:
                 with suppress(CommandRejected):
                     await session.deny(call)
         async for event in events:
-            state = session.state
-            if state.turn is None and not state.queue:
+            if is_resting(session.state):
                 return
             if isinstance(event, ApprovalRequested):
                 _tell_waiting(session.id, [event.call])
@@ -177,7 +176,12 @@ def is_quiet(state: State) -> bool:
     if state.phase is Phase.CLOSED:
         return True
     waiting = any(note.wake for note in state.notifications.pending.values())
-    return state.phase is Phase.IDLE and not state.queue and not state.tasks.live and not waiting
+    return is_resting(state) and not state.tasks.live and not waiting
+
+
+def is_resting(state: State) -> bool:
+    """Whether no turn runs, and none begins by itself for what is queued: after an interrupt, that waits for the user's next word."""
+    return state.phase is Phase.IDLE and (not state.queue or state.held)
 
 
 def as_json(event: Any) -> dict[str, Any]:
