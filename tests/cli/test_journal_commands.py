@@ -120,6 +120,9 @@ def test_tail_shows_the_last_and_follows_a_live_writer(root: Path) -> None:
             capture_output=True,
         )
         assert "third#0  OpenSession" in follower.stdout.readline()
+        # To the end: a Ctrl-C while classes are made for records that are new to it is handled, too, but with `-m` Python then ends by the signal (130 to a shell, -2 here).
+        while "TurnEnded" not in follower.stdout.readline():
+            assert follower.poll() is None
         follower.send_signal(2)
         assert follower.wait(timeout=30) == 130
     finally:
