@@ -14,7 +14,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias
 
@@ -33,14 +33,21 @@ LEVELS: tuple[Level, ...] = ("memory", "write", "fsync")
 TEXT = reply("x" * 200, deltas=DELTAS)
 #: One turn of `STEPS` tool steps, as the model tells it.
 STEP_TALK = (*(reply(call("note", n=n)) for n in range(STEPS)), reply("done"))
+CHANGE_TALK = (*(reply(call("change", n=n)) for n in range(STEPS)), reply("done"))
 LIMITS = Limits(max_steps=0, loop_warn=0)
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
 
 
-@tool
+@tool(readonly=True, open_world=False)
 async def note(n: int) -> int:
-    """Takes no time."""
+    """Takes no time, and changes nothing."""
+    return n
+
+
+@tool
+async def change(n: int) -> int:
+    """The same, but that it does not say so: it may change something."""
     return n
 
 
@@ -173,7 +180,9 @@ async def opened(level: Level, plays: list[Play]) -> AsyncIterator[Runtime]:
     root = tempfile.mkdtemp(prefix="trouper-bench-", dir=os.environ.get("TROUPER_BENCH_DIR"))
     try:
         model = Scripted(plays, exhausted="cycle")
-        async with open_runtime(root, model=model, tools=[note, nap, hang], limits=LIMITS, durability=level) as runtime:
+        async with open_runtime(
+            root, model=model, tools=[note, change, nap, hang], limits=LIMITS, durability=level
+        ) as runtime:
             yield runtime
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -197,12 +206,24 @@ async def text_turn(level: Level, repeats: int) -> list[float]:
         return await by_turns(min(repeats, 30), lambda: stream(young), lambda: stream(old), floor_text)
 
 
-async def tool_step(level: Level, repeats: int, *floors: Work) -> list[float]:
+async def tool_step(level: Level, repeats: int, *floors: Work, talk: Sequence[Play] = STEP_TALK) -> list[float]:
     """Per step, ours and those of the floors."""
-    async with opened(level, plays=[*STEP_TALK]) as runtime:
+    async with opened(level, plays=[*talk]) as runtime:
         session = await runtime.session("bench")
         await session.ask("go")
         return [turn / STEPS for turn in await by_turns(repeats, lambda: session.ask("go"), *floors)]
+
+
+async def durable_steps(repeats: int) -> list[Row]:
+    """Of a tool that changes nothing, and says so; and of one that may, whose intent has to be on the disk first. The floor syncs twice a step."""
+    rows: list[Row] = []
+    for kind, talk in (("read-only", STEP_TALK), ("with effects", CHANGE_TALK)):
+        with floor_disk() as floors:
+            step, inline, in_thread = await tool_step("fsync", repeats, *floors, talk=talk)
+        name = f"tool step, {kind} [fsync]"
+        rows.append(Row(name, step * 1e6, "us", "bare trio + fdatasync", inline * 1e6))
+        rows.append(Row(name, step * 1e6, "us", "the same, in a worker thread", in_thread * 1e6))
+    return rows
 
 
 async def parallel(level: Level, repeats: int) -> list[float]:
@@ -216,11 +237,13 @@ async def parallel(level: Level, repeats: int) -> list[float]:
 
 async def many(level: Level, count: int) -> tuple[float, float]:
     """Turns per second, and KiB a session, with all sessions alive at once."""
-    plays = [reply(call("note", n=1)), reply("done")]
+    plays = [reply(call("change", n=1)), reply("done")]
     root = tempfile.mkdtemp(prefix="trouper-bench-")
     rules = [(lambda request: request.step == 1, plays[0]), (lambda request: request.step > 1, plays[1])]
     try:
-        async with open_runtime(root, model=Scripted(rules), tools=[note], limits=LIMITS, durability=level) as runtime:
+        async with open_runtime(
+            root, model=Scripted(rules), tools=[change], limits=LIMITS, durability=level
+        ) as runtime:
             await (await runtime.session("warm")).ask("go")
             gc.collect()
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -266,10 +289,7 @@ async def main(quick: bool, as_json: bool) -> None:
         rows.append(Row(f"text turn, 20 deltas [{level}]", first * us, "us", bare, floor * us))
         rows.append(Row(f"text turn after 100 [{level}]", hundredth * us, "us", "the first turns", first * us))
         if level == "fsync":
-            with floor_disk() as floors:
-                step, inline, in_thread = await tool_step(level, few, *floors)
-            rows.append(Row(f"tool step [{level}]", step * us, "us", "bare trio + fdatasync", inline * us))
-            rows.append(Row(f"tool step [{level}]", step * us, "us", "the same, in a worker thread", in_thread * us))
+            rows += await durable_steps(few)
         else:
             step, floor = await tool_step(level, few, floor_step)
             rows.append(Row(f"tool step [{level}]", step * us, "us", bare, floor * us))

@@ -24,6 +24,7 @@ OUTPUT = "tests/actors/test_session_output.py"
 APPROVALS = "tests/actors/test_session_approvals.py"
 INTERRUPT = "tests/actors/test_session_interrupt.py"
 RELAY = "tests/actors/test_session_relay.py"
+AHEAD = "tests/actors/test_going_ahead.py"
 RUNNING = "tests/actors/test_running.py"
 DEADLINES = "tests/actors/test_deadlines.py"
 DOOR = "tests/actors/test_door.py"
@@ -102,6 +103,54 @@ BUGS: tuple[Bug, ...] = (
         "                if taken.durable and not",
         "                self.audience.hear(taken.record, taken.seq)\n                if taken.durable and not",
         (SEEDED,),
+    ),
+    Bug(
+        "ahead-is-shown-at-once",
+        "what went ahead of the disk is told and shown before it is durable (I15)",
+        "actors/session.py",
+        "        self._ahead = taken\n        return True\n",
+        "        self._ahead = taken\n        self._show_ahead()\n        return True\n",
+        (SEEDED,),
+    ),
+    Bug(
+        "ahead-is-not-written",
+        "a call that nobody could notice begins before its intent is even written (I2)",
+        "actors/journal.py",
+        "            if not log.write_ahead():\n                return False\n",
+        "            pass\n",
+        (AHEAD, SEEDED),
+    ),
+    Bug(
+        "ahead-of-the-disk-into-the-world",
+        "a call that somebody outside may notice begins before its intent is durable (I2, J1)",
+        "tools/contract.py",
+        "self.hints.readonly is True and self.hints.open_world is False and",
+        "self.hints.readonly is True and",
+        (AHEAD,),
+    ),
+    Bug(
+        "nobody-syncs-what-is-ahead",
+        "what was written ahead is synced only when somebody waits for something (J2)",
+        "actors/journal.py",
+        "        if self._is_idle() and self._has_unsynced():\n",
+        "        if self._is_idle() and log.pending_count:\n",
+        (AHEAD,),
+    ),
+    Bug(
+        "decides-without-what-is-ahead",
+        "a command is decided on without the reply that its call came from",
+        "actors/session.py",
+        "if ahead is None else (ahead.state, ahead.next_seq)",
+        "if ahead is None else (self.state, self.next_seq)",
+        (AHEAD,),
+    ),
+    Bug(
+        "mailbox-does-not-catch-up",
+        "what comes through the mailbox is decided on without what went ahead of the disk",
+        "actors/session.py",
+        "        await self._catch_up()\n        state, n = self.state, self.next_seq\n",
+        "        state, n = self.state, self.next_seq\n",
+        (AHEAD,),
     ),
     Bug(
         "cancel-ends-the-wait",

@@ -47,7 +47,7 @@ class Floor:
         trio.run(main)
 
     @asynccontextmanager
-    async def open(self, directory: Path, *, durable: bool) -> AsyncIterator[None]:
+    async def open(self, directory: Path, *, durable: bool, effects: bool) -> AsyncIterator[None]:
         self._file = os.open(directory / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND) if durable else None
         async with trio.open_nursery() as nursery:
             self._nursery = nursery

@@ -99,7 +99,7 @@ class GoogleAdk:
         asyncio.run(main())
 
     @asynccontextmanager
-    async def open(self, directory: Path, *, durable: bool) -> AsyncIterator[None]:
+    async def open(self, directory: Path, *, durable: bool, effects: bool) -> AsyncIterator[None]:
         service: BaseSessionService
         if durable:
             from google.adk.sessions.sqlite_session_service import SqliteSessionService

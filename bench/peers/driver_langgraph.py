@@ -113,7 +113,7 @@ class LangGraph:
         asyncio.run(main())
 
     @asynccontextmanager
-    async def open(self, directory: Path, *, durable: bool) -> AsyncIterator[None]:
+    async def open(self, directory: Path, *, durable: bool, effects: bool) -> AsyncIterator[None]:
         if durable:
             from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 

@@ -150,7 +150,7 @@ class OpenAIAgents:
         asyncio.run(main())
 
     @asynccontextmanager
-    async def open(self, directory: Path, *, durable: bool) -> AsyncIterator[None]:
+    async def open(self, directory: Path, *, durable: bool, effects: bool) -> AsyncIterator[None]:
         self._database = directory / "sessions.db" if durable else None
         yield
         for store in self._stores:

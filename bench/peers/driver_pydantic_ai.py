@@ -74,7 +74,7 @@ class PydanticAI:
         asyncio.run(main())
 
     @asynccontextmanager
-    async def open(self, directory: Path, *, durable: bool) -> AsyncIterator[None]:
+    async def open(self, directory: Path, *, durable: bool, effects: bool) -> AsyncIterator[None]:
         if durable:
             raise Skip("no durable session of its own; it needs an engine such as dbos or temporal beside it")
         yield

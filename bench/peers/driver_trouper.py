@@ -69,17 +69,18 @@ class TrouperPeer:
             return await self.stage.tool(key)
 
         work.__doc__ = TOOL_DOC
-        self._tool = tool(work)
+        # The tool changes nothing and asks nobody, and where the work is about that, it says so: then its intent needs no sync of its own.
+        self._tools = {True: tool(work), False: tool(readonly=True, open_world=False)(work)}
 
     def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         trio.run(main)
 
     @asynccontextmanager
-    async def open(self, directory: Path, *, durable: bool) -> AsyncIterator[None]:
+    async def open(self, directory: Path, *, durable: bool, effects: bool) -> AsyncIterator[None]:
         async with open_runtime(
             directory / "state",
             model=ScriptedTalk(self.stage),
-            tools=[self._tool],
+            tools=[self._tools[effects]],
             limits=Limits(max_steps=STEPS + 2),
             budget=Budget(inline_s=60.0),  # the gate may hold a call for longer than a turn would wait by default
             durability="fsync" if durable else "write",

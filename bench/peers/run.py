@@ -37,6 +37,7 @@ DRIVEN = (
     "tool_step",
     "parallel_tools",
     "durable_tool_step",
+    "durable_effect_step",
     "interrupt_in_stream",
     "interrupt_in_tool",
 )

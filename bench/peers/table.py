@@ -115,6 +115,7 @@ def _of_first_turns(times: float) -> Callable[[Row], float | None]:
 
 
 _INTERRUPT = (Goal("median <= 0.5 ms", _fixed(0.5)), Goal("p99 <= 2 ms", _fixed(2.0), of="p99"))
+_DURABLE = (Goal("1/6 of the best rival", _of_rival(1 / 6)), Goal("1.3x the floor", _of_floor(1.3)))
 WORKS = (
     Work("text_turn", "text turn, 20 deltas", "ms", (Goal("1/5 of the best rival", _of_rival(1 / 5)),)),
     Work(
@@ -134,12 +135,8 @@ WORKS = (
         "sessions_at_once", "sessions at once, a tool turn each", "turns/s", (Goal(">= 2,000/s", _fixed(2000)),), True
     ),
     Work("memory_a_session", "memory a session", "KiB", (Goal("<= 25 KiB", _fixed(25)),)),
-    Work(
-        "durable_tool_step",
-        "durable tool step, on disk",
-        "ms",
-        (Goal("1/6 of the best rival", _of_rival(1 / 6)), Goal("1.3x the floor", _of_floor(1.3))),
-    ),
+    Work("durable_tool_step", "durable tool step, on disk", "ms", _DURABLE),
+    Work("durable_effect_step", "the same, tool with effects", "ms", _DURABLE),
     Work("interrupt_in_stream", "interrupt in a stream", "ms", _INTERRUPT),
     Work("interrupt_in_tool", "interrupt in a tool", "ms", _INTERRUPT),
     Work("first_turn", "import + first turn", "s", (Goal("<= 0.3 s", _fixed(0.3)),)),

@@ -108,8 +108,9 @@ class Peer(Protocol):
     def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `main` in this framework's event loop."""
 
-    def open(self, directory: Path, *, durable: bool) -> AbstractAsyncContextManager[None]:
-        """Sessions exist within this block; `durable` keeps them on disk under `directory`, or raises Skip."""
+    def open(self, directory: Path, *, durable: bool, effects: bool) -> AbstractAsyncContextManager[None]:
+        """Sessions exist within this block; `durable` keeps them on disk under `directory`, or raises Skip. The tool may have `effects`, or says,
+        where a framework has a way to, that it has none."""
 
     async def session(self, key: str) -> Any: ...
 
@@ -247,8 +248,16 @@ async def sessions_at_once(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 
 
 async def durable_tool_step(peer: Peer, quick: bool) -> list[dict[str, Any]]:
+    return [await _durable_step(peer, quick, "durable_tool_step")]
+
+
+async def durable_effect_step(peer: Peer, quick: bool) -> list[dict[str, Any]]:
+    return [await _durable_step(peer, quick, "durable_effect_step")]
+
+
+async def _durable_step(peer: Peer, quick: bool, work: str) -> dict[str, Any]:
     seconds = await _fresh_sessions(peer, "steps", 1 if quick else 5, quick)
-    return [_result("durable_tool_step", _ms([turn / STEPS for turn in seconds]), "ms", way=peer.durable_way)]
+    return _result(work, _ms([turn / STEPS for turn in seconds]), "ms", way=peer.durable_way)
 
 
 async def _interrupt(peer: Peer, work: str, plan: str, quick: bool) -> dict[str, Any]:
@@ -310,6 +319,7 @@ WORKS: dict[str, Callable[[Peer, bool], Awaitable[list[dict[str, Any]]]]] = {
     "tool_step": tool_step,
     "parallel_tools": parallel_tools,
     "durable_tool_step": durable_tool_step,
+    "durable_effect_step": durable_effect_step,
     "interrupt_in_stream": interrupt_in_stream,
     "interrupt_in_tool": interrupt_in_tool,
 }
@@ -321,7 +331,8 @@ def _print(line: dict[str, Any]) -> None:
 
 async def _one_work(peer: Peer, work: str, quick: bool, directory: Path) -> None:
     try:
-        async with peer.open(directory, durable=work == "durable_tool_step"):
+        effects = work == "durable_effect_step"
+        async with peer.open(directory, durable=effects or work == "durable_tool_step", effects=effects):
             # What a process loads and makes once, at its first tool call, belongs to no session.
             await peer.turn(await peer.session("warm-up"), "steps")
             for line in await WORKS[work](peer, quick):
@@ -335,7 +346,7 @@ async def _one_work(peer: Peer, work: str, quick: bool, directory: Path) -> None
 
 async def _first_turn(peer: Peer, directory: Path) -> None:
     """`run.py` takes the time from starting this process to this line: imports, a runtime, a session, one text turn."""
-    async with peer.open(directory, durable=False):
+    async with peer.open(directory, durable=False, effects=False):
         checked = Checked(peer, "talk")
         await checked.turn(await peer.session("first"))
         checked.check()

@@ -36,6 +36,8 @@ class Stage:
     #: Executions that are under way right now.
     running: set[str] = attrs.Factory(set)
     clock_ms: int = START_MS
+    #: Whether the tool says of itself that nobody could notice it: then it begins before its intent is durable.
+    unnoticed: bool = False
 
     def environment(self) -> Environment:
         return Environment(
@@ -49,7 +51,7 @@ class Stage:
         )
 
     def tools(self) -> tuple[Tool, ...]:
-        @tool
+        @tool(readonly=self.unnoticed, open_world=not self.unnoticed)
         async def work(n: int) -> str:
             """Takes a while, and needs a moment to stop."""
             name = f"work {n}"

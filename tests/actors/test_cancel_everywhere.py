@@ -90,8 +90,8 @@ def _journal(stage: Stage):
     return open_reader("/state", disk=stage.disk)
 
 
-def run_at(step: int) -> tuple[int, list[object], str | None]:
-    stage = Stage(CrashDisk())
+def run_at(step: int, unnoticed: bool = False) -> tuple[int, list[object], str | None]:
+    stage = Stage(CrashDisk(), unnoticed=unnoticed)
     scope = trio.CancelScope()
     at = AtStep(step, scope.cancel)
     events, stopped_as = run_simulated(scenario, stage, at, scope, seed=step, instruments=[at])
@@ -106,12 +106,13 @@ def test_the_turn_that_is_not_cancelled_has_everything_in_it() -> None:
     assert any(isinstance(event, CompactionEnded) and event.how == "summary" for event in events)
 
 
-def test_cancelling_the_caller_at_every_step_leaves_a_valid_session() -> None:
-    """I6, L15, L21: enumerated, not sampled."""
+@pytest.mark.parametrize("unnoticed", [False, True])
+def test_cancelling_the_caller_at_every_step_leaves_a_valid_session(unnoticed: bool) -> None:
+    """I6, L15, L21: enumerated, not sampled. Unnoticed: also while tools run ahead of the disk."""
     interrupted = 0
     step = 1
     while True:
-        seen, events, _ = run_at(step)
+        seen, events, _ = run_at(step, unnoticed)
         if seen < step:
             break
         interrupted += any(isinstance(event, TurnEnded) and event.stop_reason == "interrupt" for event in events)
@@ -119,12 +120,12 @@ def test_cancelling_the_caller_at_every_step_leaves_a_valid_session() -> None:
     assert step > 40 and interrupted > 30
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_interrupting_at_every_step_ends_as_interrupt_and_the_session_goes_on(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "unnoticed"), [(0, False), (1, False), (2, False), (0, True), (1, True)])
+def test_interrupting_at_every_step_ends_as_interrupt_and_the_session_goes_on(seed: int, unnoticed: bool) -> None:
     """L15: always `interrupt`, never an error; whoever interrupts is told when the work has stopped."""
     step, interrupted = 1, 0
     while True:
-        stage = Stage(CrashDisk())
+        stage = Stage(CrashDisk(), unnoticed=unnoticed)
         reached = run_simulated(_interrupted_scenario, stage, step, seed=seed)
         assert invalid_requests(stage) == []
         assert check_invariants(_journal(stage), complete=True) == []

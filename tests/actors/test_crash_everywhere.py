@@ -40,12 +40,13 @@ def died(error: BaseException) -> bool:
     return isinstance(error, PowerCut)
 
 
+@pytest.mark.parametrize("unnoticed", [False, True])
 @pytest.mark.parametrize("fate", [Fate.KEPT, Fate.DROPPED, Fate.GARBLED, None])
-def test_a_crash_at_every_write_of_a_turn_leaves_a_session_that_goes_on(fate: Fate | None) -> None:
-    """`None`: each pending write has a fate of its own, drawn from a seed."""
+def test_a_crash_at_every_write_of_a_turn_leaves_a_session_that_goes_on(fate: Fate | None, unnoticed: bool) -> None:
+    """`None`: each pending write has a fate of its own, drawn from a seed. Unnoticed: the tools begin before their intent is durable."""
     cut_at, crashes, unknown = 1, 0, 0
     while True:
-        stage = Stage(CrashDisk())
+        stage = Stage(CrashDisk(), unnoticed=unnoticed)
         try:
             run_simulated(first_process, stage, cut_at, seed=cut_at)
             break

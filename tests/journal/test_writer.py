@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -18,6 +19,7 @@ from journal_workload import entry, ids_of
 from trouper._errors import UsageError
 from trouper.actors.journal import BUFFERED_S, GATHER_S, Inline, JournalWriter, Threaded
 from trouper.journal import JournalClosed, JournalError, JournalFailed, Level, open_log
+from trouper.journal.log import AHEAD_BYTES_MAX
 from trouper.testing import CrashDisk
 
 
@@ -407,3 +409,58 @@ async def test_statistics_tell_how_the_writer_stands(autojump_clock: trio.testin
             await sender.wait_durable(1)
             found = writer.statistics()
             assert (found.durable, found.pending, found.batches, found.records) == (1, 0, 1, 1)
+
+
+async def test_what_was_written_ahead_is_synced_with_what_comes_next(autojump_clock: trio.testing.MockClock) -> None:
+    """J1, J2: one sync covers both, and whoever went ahead is told."""
+    disk = CrashDisk()
+    writer = JournalWriter(open_log("/j", disk=disk))
+    told: list[int] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
+        with writer.open_sender():
+            before = syncs(disk)
+            first = writer.append(entry(0))
+            assert writer.write_ahead(first, lambda: told.append(syncs(disk) - before))
+            assert ids_of(writer.log) == [entry(0).id] and not writer.is_durable(first)
+            await writer.wait_durable(writer.append(entry(1)))
+            assert writer.is_durable(first) and told == [1]
+
+
+async def test_what_was_written_ahead_is_synced_when_nothing_comes(autojump_clock: trio.testing.MockClock) -> None:
+    """J2: within the time that a sync may wait for others; and at the end at the latest."""
+    disk = CrashDisk()
+    writer = JournalWriter(open_log("/j", disk=disk))
+    told: list[float] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
+        with writer.open_sender():
+            begun = trio.current_time()
+            assert writer.write_ahead(writer.append(entry(0)), lambda: told.append(trio.current_time() - begun))
+            await trio.sleep(1)
+            assert len(told) == 1 and told[0] <= GATHER_S
+            last = writer.append(entry(1))
+            assert writer.write_ahead(last, lambda: told.append(math.inf))
+    assert writer.is_durable(last) and told[1:] == [math.inf]
+
+
+async def test_nothing_is_written_ahead_where_a_segment_would_be_cut(autojump_clock: trio.testing.MockClock) -> None:
+    """J2, J7: that takes several syncs, and is not for the event loop."""
+    writer = JournalWriter(open_log("/j", disk=CrashDisk(), segment_bytes=AHEAD_BYTES_MAX))
+    seq = writer.append(entry(0))
+    assert not writer.write_ahead(seq, lambda: None) and writer.log.pending_count == 1
+    await writer.wait_durable(seq)
+
+
+async def test_nothing_is_written_ahead_while_a_sync_runs(autojump_clock: trio.testing.MockClock) -> None:
+    """J2: records reach the file in their order, and by one hand."""
+    writer = JournalWriter(open_log("/j", disk=CrashDisk()), sync=Inline(latency=lambda: 1.0))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
+        with writer.open_sender():
+            nursery.start_soon(writer.wait_durable, writer.append(entry(0)))
+            await trio.sleep(0.5)
+            second = writer.append(entry(1))
+            assert not writer.write_ahead(second, lambda: None)
+            await writer.wait_durable(second)
+    assert ids_of(writer.log) == [entry(0).id, entry(1).id]

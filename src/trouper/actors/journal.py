@@ -105,6 +105,8 @@ class JournalWriter:
         # When the scheduler had its last turn from a task that waits in place.
         self._turned = 0.0
         self._waiting: list[tuple[int, trio.lowlevel.Task]] = []
+        # Those who have gone on, and want to know when their record is safe.
+        self._told: list[tuple[int, Callable[[], None]]] = []
         self._failure: JournalFailed | None = None
         # How soon the task of `run` will look at what is pending by itself; `_wake` makes it look now.
         self._looks_in = math.inf
@@ -164,6 +166,32 @@ class JournalWriter:
             raise self._failed()
         self._waiting.append((seq, trio.lowlevel.current_task()))
         await trio.lowlevel.wait_task_rescheduled(_never_abort)
+
+    @ki_safe
+    def write_ahead(self, seq: int, tell: Callable[[], None]) -> bool:
+        """Write the record now, and have it synced with what comes next, or within GATHER_S; `tell` is called when it is durable, and must not raise.
+
+        For what may begin before its cause is durable. False, and nothing was done, where it might take long: then `wait_durable` is the way.
+        """
+        log = self.log
+        if not (self._is_idle() and self._is_quick()):
+            return False
+        try:
+            if not log.write_ahead():
+                return False
+        except BaseException:
+            self._heed_refusal()
+            raise
+        if log.degraded is not self._degraded:
+            self._tell_degraded()
+        self._told.append((seq, tell))
+        if self._looks_in > GATHER_S:
+            self._wake_runner()
+        return True
+
+    def _is_quick(self) -> bool:
+        """Whether the disk has been fast lately: the best of the last few. One slow sync says little, four of them that this disk is slow."""
+        return not isinstance(self._mode, Threaded) or min(self._sync_s) < self._mode.hold_s / 2
 
     def open_sender(self) -> JournalSender:
         """A claim on the writer: its task goes on until every sender is closed."""
@@ -227,7 +255,7 @@ class JournalWriter:
                 while self._failure is None and not (self._closing and not self._senders):
                     if await self._rest():
                         await self._work()
-                while self._failure is None and (self._flight is not None or self.log.pending_count):
+                while self._failure is None and (self._flight is not None or self._has_unsynced()):
                     await self._work()
                     if self._flight is not None and self._simulated is None:
                         with contextlib.suppress(JournalFailed):
@@ -267,7 +295,7 @@ class JournalWriter:
         # instead of being woken for each.
         busy = self._seen != log.last
         self._seen = log.last
-        if log.pending_durable or (busy and log.level == "fsync" and not log.pending_count):
+        if log.pending_durable or log.is_ahead or (busy and log.level == "fsync" and not log.pending_count):
             self._looks_in = GATHER_S
         elif log.pending_count:
             self._looks_in = BUFFERED_S
@@ -283,7 +311,7 @@ class JournalWriter:
     async def _work(self) -> None:
         """What must be done now: fly a simulated sync, send what nobody waits for, look for space."""
         log = self.log
-        if self._is_idle() and log.pending_count:
+        if self._is_idle() and self._has_unsynced():
             self._send()
         if self._simulated is not None:
             batch, flight = self._simulated, self._flight
@@ -378,9 +406,7 @@ class JournalWriter:
     def _hold(self, flight: Flight) -> bool:
         """Wait in place for a disk that has been fast lately; returns whether the flight has ended."""
         assert isinstance(self._mode, Threaded)
-        hold_s = self._mode.hold_s
-        # The best of the last few: one slow sync says little, four of them that this disk is slow.
-        return min(self._sync_s) < hold_s / 2 and flight.wait(hold_s)
+        return self._is_quick() and flight.wait(self._mode.hold_s)
 
     def _commit_here(self, batch: Batch, flight: Flight) -> None:
         error: BaseException | None = None
@@ -413,8 +439,15 @@ class JournalWriter:
         if self.log.degraded is not self._degraded:
             self._tell_degraded()
         self._crowd = len(self._waiting)
+        durable = self.log.durable
+        if self._told:
+            told, self._told = self._told, []
+            for seq, tell in told:
+                if seq <= durable:
+                    tell()
+                else:
+                    self._told.append((seq, tell))
         if self._waiting:
-            durable = self.log.durable
             waiting, self._waiting = self._waiting, []
             for seq, task in waiting:
                 if seq <= durable:
@@ -423,6 +456,9 @@ class JournalWriter:
                     self._waiting.append((seq, task))
         if self._is_idle() and (self._waiting or self.log.pending_bytes >= GATHER_BYTES):
             self._send()
+
+    def _has_unsynced(self) -> bool:
+        return self.log.pending_count > 0 or self.log.is_ahead
 
     def _is_idle(self) -> bool:
         """Nothing is in flight or about to be; and nothing has failed."""
@@ -448,7 +484,7 @@ class JournalWriter:
                 root=self.log.root,
             )
             self._failure.__cause__ = error
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._told = self._waiting, [], []
         for _, task in waiting:
             trio.lowlevel.reschedule(task, outcome.Error(self._failed()))
         self._wake_runner()

@@ -36,6 +36,11 @@ class Taken:
     #: Whether somebody has to wait until it is on the disk.
     durable: bool
 
+    @property
+    def next_seq(self) -> int:
+        """The number of the session's next event."""
+        return self.record.n + len(self.record.events)
+
 
 def take(ground: Ground, session: str, state: State, n: int, command: Command, *, again: bool = False) -> Taken | None:
     """Decide on the command, and append what follows as event `n` of the session and those after it; None if nothing follows.

@@ -17,6 +17,7 @@ from attrs import define, field
 
 from trouper import codec
 from trouper._errors import CommandRejected
+from trouper.actors.ahead import may_go_ahead
 from trouper.actors.audience import Audience
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.gate import Gate
@@ -121,6 +122,8 @@ class SessionActor:
     audience: Audience = field(factory=Audience)
     #: The first journal sequence of the batch that is on its way to the disk: not yet part of `state`.
     in_flight: int | None = None
+    #: What work has gone on from already, and nobody was told of: it is written, and not yet durable.
+    _ahead: Taken | None = None
     #: When the actor crashed lately, in trio's time.
     _crashes: list[float] = field(factory=list)
     _ref: Ref[Any, Any] | None = None
@@ -166,6 +169,7 @@ class SessionActor:
         self._running = {}
         self._worker = Worker(self)
         self.state, self.next_seq = await self.ground.load(self.session)
+        self._ahead = None
         # One for each start: what an actor that crashed had running is gone, although the process is not.
         self._owner = self.ground.new_owner()
         self.ground.permits.hold(self.session, self.state.tasks.active)
@@ -284,13 +288,17 @@ class SessionActor:
             await self._enqueue(command)
             return ()
         with self._turnstile:
+            ahead = self._ahead
+            state, n = (self.state, self.next_seq) if ahead is None else (ahead.state, ahead.next_seq)
             try:
-                taken = self._take(self.state, self.next_seq, command)
+                taken = self._take(state, n, command)
             except (CommandRejected, JournalFull) as refusal:
                 self._refused(command, refusal)
                 return ()
             if taken is not None:
                 if taken.durable and not self.ground.writer.is_durable(taken.seq):
+                    if ahead is None and self._has_gone_ahead(taken):
+                        return self._reconcile()[1]
                     await self.ground.writer.wait_durable(taken.seq)
                 _, started = self._adopt((taken,))
             elif type(command) in _ASKED_AGAIN:
@@ -323,6 +331,7 @@ class SessionActor:
         is_left_to_work = False
         try:
             with self._turnstile:
+                await self._catch_up()
                 taken = self._take(self.state, self.next_seq, command)
                 assert taken is not None  # It is refused, or a turn begins.
                 await self.ground.writer.wait_durable(taken.seq)
@@ -348,6 +357,7 @@ class SessionActor:
 
     async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> Sequence[Started]:
         """Decide on each command in turn, wait for the disk once, and only then let anybody know. Returns the work to be done now."""
+        await self._catch_up()
         state, n = self.state, self.next_seq
         taken: list[Taken] = []
         #: Each with the state right after its command: another turn may have begun by the end of the batch.
@@ -414,11 +424,44 @@ class SessionActor:
 
     def _adopt(self, taken: Sequence[Taken]) -> tuple[Sequence[Running], Sequence[Started]]:
         """What was decided, and is on the disk, is the state; those who watch are told, and the work follows."""
+        self._show_ahead()
         last = taken[-1]
-        self.state, self.next_seq, self.in_flight = last.state, last.record.n + len(last.record.events), None
+        self.state, self.next_seq, self.in_flight = last.state, last.next_seq, None
         for each in taken:
             self._publish(each.record, each.seq)
         return self._reconcile()
+
+    # -- going ahead of the disk
+
+    def _has_gone_ahead(self, taken: Taken) -> bool:
+        """Where nobody could notice, work goes on from what is only written; those who watch hear of it when it is durable, and `state` has it then."""
+        if not may_go_ahead(taken.record.cause, taken.state, self.turn_outfit.registry):
+            return False
+        if not self.ground.writer.write_ahead(taken.seq, self._ahead_is_durable):
+            return False
+        self._ahead = taken
+        return True
+
+    def _ahead_is_durable(self) -> None:
+        """The journal says so. Whoever decides at this moment shows it himself, before what he decides."""
+        if self._ahead is not None and not self._turnstile.taken:
+            try:
+                self._show_ahead()
+            except Exception as error:
+                # It is this session that has failed, not the journal.
+                assert self._ref is not None
+                self.start(self._ref.ask_shielded, Failure(error))
+
+    async def _catch_up(self) -> None:
+        if self._ahead is not None:
+            await self.ground.writer.wait_durable(self._ahead.seq)
+            self._show_ahead()
+
+    def _show_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self.state, self.next_seq, self.in_flight = ahead.state, ahead.next_seq, None
+            self._publish(ahead.record, ahead.seq)
 
     def _refused(self, command: Command, refusal: Exception, *, told: bool = False) -> None:
         if type(command) is SpillCalls:
@@ -518,7 +561,7 @@ class SessionActor:
         """What was stopped because nobody wants it any more, and what is to be started."""
         if self._nursery is None:
             return (), ()  # All work has ended with the nursery.
-        wanted = outstanding(self.state)
+        wanted = outstanding(self.state if self._ahead is None else self._ahead.state)
         running = self._running
         cancelled: list[Running] = []
         for key in [key for key in running if key not in wanted]:

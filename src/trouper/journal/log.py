@@ -45,6 +45,8 @@ RECENT_IDS_MAX = 16_384
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 #: How much one `take` frames: a batch lies in one segment.
 BATCH_BYTES_MAX = 1024 * 1024
+#: What is written ahead of its sync, at the most; and how far from the end of a segment it has to stay, as lines are longer than their entries.
+AHEAD_BYTES_MAX = 64 * 1024
 _NEWLINE = ord("\n")
 #: A line: its sequence, the length of its payload, the checksum up to it, a mark if all before it is synced, and the payload.
 _LINE = b"%d %d %08x%b %b\n"
@@ -200,6 +202,11 @@ class Log:
     def pending_count(self) -> int:
         return len(self._pending)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether something was written ahead of its sync."""
+        return self._synced < self._written and self.level == "fsync"
+
     # -- appending
 
     def append(self, entry: Entry) -> int:
@@ -250,9 +257,9 @@ class Log:
         return seq
 
     def take(self) -> Batch | None:
-        """Frame what is pending (at most about BATCH_BYTES_MAX of it) for `commit`; None when nothing is."""
+        """Frame what is pending (at most about BATCH_BYTES_MAX of it) for `commit`; None when nothing is, nor was written ahead."""
         pending = self._pending
-        if not pending:
+        if not pending and not self.is_ahead:
             return None
         if self.pending_bytes > BATCH_BYTES_MAX:
             pending = self._cut_pending()
@@ -321,6 +328,19 @@ class Log:
                 # The batch has its sequences, and is not on the disk: whatever it was, nothing may come behind it.
                 self._fail(error)
                 raise
+
+    def write_ahead(self) -> bool:
+        """Write what is pending, and leave the sync to the next `commit`. False, and nothing was done, if that would be more than one short write."""
+        live, size = self._live, self.pending_bytes
+        if live is None or self.refusal is not None or self.degraded or not 0 < size <= AHEAD_BYTES_MAX:
+            return False
+        # To cut a segment takes several syncs; and whoever is at the file may be syncing it.
+        if live.size + size + AHEAD_BYTES_MAX > self._segment_bytes or self._mutex.locked():
+            return False
+        batch = self.take()
+        assert batch is not None and not batch.blobs
+        self.commit(batch, sync=False)
+        return True
 
     def _write_now(self, entry: Entry) -> None:
         """Frame and commit this one, without a batch: at the levels that know no sync, that is what every decision does."""

@@ -391,6 +391,12 @@ def _tools(world: World) -> tuple[Tool, ...]:
         begin(context)
         return n
 
+    @tool(readonly=True, open_world=False, background=True)
+    async def unnoticed(n: int = 0) -> int:
+        """Begins ahead of the disk: it knows nobody whom it could tell of it."""
+        await trio.sleep(n * 0.003)
+        return n
+
     @tool(idempotent=True, background=True)
     async def careful(context: ToolContext, n: int = 0) -> dict[str, int]:
         """May be repeated."""
@@ -428,7 +434,7 @@ def _tools(world: World) -> tuple[Tool, ...]:
             await trio.sleep(100.0)
         return "fine"
 
-    return (pure, careful, once, slow, raises)
+    return (pure, unnoticed, careful, once, slow, raises)
 
 
 def _begin(world: World, context: ToolContext, once: bool) -> None:

@@ -213,6 +213,11 @@ class Tool:
         return self.invoke is not self.contextless
 
     @cached_property
+    def is_unnoticed(self) -> bool:
+        """Whether nobody could tell that it ever ran, had it not been recorded: it says that it changes nothing, and reaches for nothing outside; and it has no way to us."""
+        return self.hints.readonly is True and self.hints.open_world is False and not self.takes_context
+
+    @cached_property
     def validator(self) -> Compiled:
         """The compiled schema. `ToolDefinitionError` if it is none."""
         return compiled_parameters(self.parameters, self.name)
