@@ -229,6 +229,9 @@ def built(kind: type) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{field.name: FIELDS[field.name] for field in fields})
 
 
+FIELDS["results"] = st.lists(built(commands.DeliverResult), max_size=2).map(tuple)
+
+
 @settings(max_examples=250, deadline=None)
 @given(
     st.sampled_from(COMMANDS).flatmap(built), st.lists(st.sampled_from(EVENTS).flatmap(built), min_size=1, max_size=3)

@@ -27,6 +27,7 @@ from trouper.core.commands import (
     DeliverFault,
     DeliverReply,
     DeliverResult,
+    DeliverResults,
     DeliverSummary,
     Deny,
     EndTurn,
@@ -152,7 +153,10 @@ class Conversation:
 
     def _check(self, before: State, command: Any, events: tuple[Any, ...]) -> None:
         if before.turn is not None and any(isinstance(event, CallWasLate) for event in events):
-            assert len(events) == 1 and self.state == before  # I9: late, and of no effect.
+            # I9: late, and of no effect; what came in time at the same moment has the one that it has.
+            in_time = [event for event in events if not isinstance(event, CallWasLate)]
+            assert reduce(evolve, in_time, before) == self.state
+            assert not in_time or isinstance(command, DeliverResults)
         for event in events:
             if isinstance(event, CallEnded) and event.task is not None:
                 assert self.state.tasks.get(event.task) is not None, "B2: a call spilled, and nothing records its run"
@@ -281,9 +285,11 @@ class Conversation:
         call, at = self.a_call(choice), self.now()
         match choice.randrange(9):
             case 0 | 1 | 2 | 3:
-                return DeliverResult(
-                    call, choice.choice((Outcome.OK, Outcome.OK, Outcome.ERROR)), at, content=choice.choice(CONTENTS)
-                )
+                first = self.a_result(call, at, choice)
+                if choice.random() < 0.7:
+                    return first
+                # At one moment; be it twice for one call, or for one that has ended.
+                return DeliverResults((first, *(self.a_result(self.a_call(choice), at, choice) for _ in range(2))))
             case 4:
                 return Approve(call, at, "me", always=choice.random() < 0.3)
             case 5:
@@ -295,6 +301,10 @@ class Conversation:
                 others = () if choice.random() < 0.5 else (Spill(self.a_call(choice), TaskId(f"task_{self.made - 1}")),)
                 spills = (Spill(call, TaskId(f"task_{self.made}")), *others)
                 return SpillCalls(spills, OWNERS[self.epoch % 2], at, 300, self.state.tasks.active)
+
+    def a_result(self, call: CallId, at: float, choice: random.Random) -> DeliverResult:
+        outcome = choice.choice((Outcome.OK, Outcome.OK, Outcome.ERROR))
+        return DeliverResult(call, outcome, at, content=choice.choice(CONTENTS))
 
     def outside_command(self, choice: random.Random) -> Any:
         at = self.now()
@@ -603,6 +613,24 @@ def test_a_call_has_one_outcome_however_often_it_is_answered() -> None:
     told.tell(DeliverResult(calls[0].id, Outcome.OK, 6.0, content="a"))
     # L7: in the order in which they were declared, whatever order they finished in.
     assert [answer.content for answer in told.state.history.messages[-1].answers] == ["a", "b"]
+
+
+def test_results_that_come_together_are_one_decision() -> None:
+    """I1, I9, L7: each call has its outcome, a second one is late, and the turn goes on once, when all have theirs."""
+    told = Conversation()
+    told.tell(OpenSession("s", 1.0))
+    told.tell(Submit("go", 2.0, TurnOptions()))
+    calls = tuple(ToolCall(call_id(1, 1, n), "look", {"n": n}) for n in range(3))
+    told.tell(DeliverReply(1, 1, Message("assistant", calls), "tool_use", 3.0, preparations=(Preparation(),) * 3))
+    results = [DeliverResult(calls[n].id, Outcome.OK, 4.0, content=n) for n in (2, 0, 2)]
+    assert [type(event).__name__ for event in told.tell(DeliverResults(tuple(results)))] == [
+        "CallEnded",
+        "CallEnded",
+        "CallWasLate",
+    ]
+    events = told.tell(DeliverResults((DeliverResult(calls[1].id, Outcome.OK, 5.0, content=1),)))
+    assert [type(event).__name__ for event in events] == ["CallEnded", "ToolsSettled", "StepStarted"]
+    assert [answer.content for answer in told.state.history.messages[-1].answers] == [0, 1, 2]
 
 
 def a_round(told: Conversation, content: str) -> tuple[Any, ...]:

@@ -34,6 +34,7 @@ from trouper.models import (
     raw_call,
     reply,
 )
+from trouper.testing import CrashDisk
 from trouper.tools.hooks import Deny, Rewrite
 
 
@@ -46,6 +47,13 @@ async def look(n: int = 0) -> dict[str, int]:
 def answers(request) -> list[tuple[str, str, object]]:
     """What the newest tool message of a request says."""
     return [(given.name, given.outcome.value, given.content) for given in request.messages[-1].answers]
+
+
+@tool
+async def wait(seconds: float) -> float:
+    """Waits."""
+    await trio.sleep(seconds)
+    return seconds
 
 
 async def test_a_tool_runs_and_its_result_goes_back(autojump_clock, open_checked, journal):
@@ -92,13 +100,6 @@ async def test_numbers_of_any_length_reach_the_tool_and_the_model(autojump_clock
 
 async def test_calls_of_a_step_run_at_once_and_answer_in_declared_order(autojump_clock, open_checked, journal):
     """L7, L8 (seed 004: several calls run concurrently)."""
-
-    @tool
-    async def wait(seconds: float) -> float:
-        """Waits."""
-        await trio.sleep(seconds)
-        return seconds
-
     model = Scripted([reply(*(call("wait", seconds=s) for s in (3.0, 1.0, 2.0))), reply("Done.")])
     async with open_checked(model, tools=[wait]) as runtime:
         session = await runtime.session("s")
@@ -510,13 +511,6 @@ async def test_rounds_that_differ_are_no_loop(autojump_clock, open_checked, jour
 
 async def test_cancelling_one_call_lets_the_others_and_the_turn_go_on(autojump_clock, open_checked, journal):
     """L21, I1: the outcome of that call alone is `cancelled`."""
-
-    @tool
-    async def wait(seconds: float) -> float:
-        """Waits."""
-        await trio.sleep(seconds)
-        return seconds
-
     model = Scripted([reply(call("wait", seconds=50), call("wait", seconds=2)), reply("Well.")])
     async with open_checked(model, tools=[wait]) as runtime:
         session = await runtime.session("s")
@@ -646,3 +640,37 @@ async def test_a_tool_that_fails_while_it_is_stopped_is_stopped_all_the_same(
     assert ended.outcome is (Outcome.TIMEOUT if stop == "timeout" else Outcome.CANCELLED)
     if stop == "timeout":
         assert "on the way out" in ended.internal
+
+
+async def test_calls_that_end_at_one_moment_are_one_record_and_one_sync(autojump_clock, open_checked, journal):
+    """J2, L7: what follows is asked for once, when the last of them is in."""
+    disk = CrashDisk()
+    model = Scripted([reply(*(call("wait", seconds=s) for s in (2, 1, 1, 1, 3))), reply("Well.")])
+    async with open_checked(model, tools=[wait], disk=disk, durability="fsync") as runtime:
+        session = await runtime.session("s")
+        async with session.turn("wait") as turn:
+            await trio.sleep(0.5)
+            before = sum(step.operation == "sync" for step in disk.log)
+            await trio.sleep(1)
+            assert sum(step.operation == "sync" for step in disk.log) == before + 1
+            assert (await turn.wait_ended()).text == "Well."
+    together = [record for record in journal if type(record.cause).__name__ == "DeliverResults"]
+    assert [sorted(result.call for result in record.cause.results) for record in together] == [
+        ["call_1_1_1", "call_1_1_2", "call_1_1_3"]
+    ]
+    assert [outcome for _, outcome, _ in answers(model.requests[1])] == ["ok"] * 5
+
+
+async def test_results_that_wait_for_each_other_come_too_late_for_an_interrupt_or_in_time(autojump_clock, open_checked):
+    """L21, I1, I9: whichever comes first, each call has one outcome, and the session goes on."""
+    for steps in range(12):
+        model = Scripted([reply(*(call("wait", seconds=1) for _ in range(3))), reply("Well.")], exhausted="repeat")
+        async with open_checked(model, tools=[wait]) as runtime:
+            session = await runtime.session("s")
+            async with session.turn("wait") as turn:
+                await trio.sleep(1)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                await session.interrupt("enough")
+            assert turn.result.stop_reason in ("interrupt", "end_turn")
+            assert (await session.ask("and now?")).error is None

@@ -27,6 +27,7 @@ from trouper.core.commands import (
     Command,
     DeliverDue,
     DeliverResult,
+    DeliverResults,
     Deny,
     EndTurn,
     NoteBudget,
@@ -72,13 +73,17 @@ _NO_CONTEXT = ToolContext()
 class Worker:
     """Does the work of one session. New with each start of its actor: what ran before ended with it."""
 
-    __slots__ = ("_host", "_runs", "asking")
+    __slots__ = ("_abreast", "_gathered", "_host", "_runs", "asking")
 
     def __init__(self, host: WorkHost) -> None:
         self._host = host
         self.asking = Asking(host)
         # Made only for a session that has some.
         self._runs: Runs | None = None
+        #: How many pieces of work were begun at once, and have not ended since.
+        self._abreast = 0
+        #: Results that come at this moment; who was the first to come tells them all.
+        self._gathered: list[DeliverResult] | None = None
 
     @property
     def runs(self) -> Runs:
@@ -95,7 +100,10 @@ class Worker:
             relayed = 0
             while True:
                 # A result that comes although nobody wants it any more is recorded as late (I9).
-                if (command := await self._outcome(work, running, lane)) is None:
+                command = await self._outcome(work, running, lane)
+                if self._abreast > 1 and type(command) is DeliverResult:
+                    command = await self._with_others(command)
+                if command is None:
                     return
                 if door.is_crowded:
                     # Shielded, here and below: what the session has to hear, and the work that follows, belong to us by now.
@@ -103,13 +111,26 @@ class Worker:
                         await door.give_way()
                 if not (started := await self._host.relay(command)):
                     return
-                if len(started) > 1:
+                self._abreast = len(started)
+                if self._abreast > 1:
                     await self._begin(started[1:])
                 work, running = started[0]
                 relayed += 1
                 if relayed % RELAYS_MAX == 0:
                     # A model and tools that never wait must not keep everybody else waiting.
                     await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _with_others(self, result: DeliverResult) -> DeliverResult | DeliverResults | None:
+        """Calls that run side by side often end side by side: then they are told together. `None`: another one tells this result with his own."""
+        if self._gathered is not None:
+            self._gathered.append(result)
+            return None
+        gathered = self._gathered = [result]
+        # Shielded: they belong to the session by now. Whoever else has ended by this moment comes before us.
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        self._gathered = None
+        self._abreast -= len(gathered)
+        return result if len(gathered) == 1 else DeliverResults(tuple(gathered))
 
     async def _begin(self, started: Sequence[Started]) -> None:
         """Calls of one step begin one right after the other, however many turns reach theirs at this moment: their budgets run out together."""

@@ -127,6 +127,13 @@ class DeliverResult:
 
 
 @frozen
+class DeliverResults:
+    """Several calls of a step have ended at one moment: one record, and one sync, for all of them."""
+
+    results: tuple[DeliverResult, ...]
+
+
+@frozen
 class Approve:
     call: CallId
     at: float
@@ -262,6 +269,7 @@ TurnCommand: TypeAlias = (
     | DeliverFault
     | DeliverSummary
     | DeliverResult
+    | DeliverResults
     | Approve
     | Deny
     | CancelCall

@@ -24,6 +24,7 @@ from trouper.core.commands import (
     DeliverFault,
     DeliverReply,
     DeliverResult,
+    DeliverResults,
     DeliverSummary,
     Deny,
     EndTurn,
@@ -127,6 +128,8 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             steps.take_reply(decision, command)
         case DeliverResult():
             steps.take_result(decision, command)
+        case DeliverResults(results):
+            steps.take_results(decision, results)
         case Submit():
             _submit(decision, command)
         case NoteRetry(turn, step_number, attempt, fault, delay_s):

@@ -246,6 +246,19 @@ def require_phase(state: State, call_id: CallId, phase: CallPhase, complaint: st
 
 
 def take_result(decision: Decision, command: DeliverResult) -> None:
+    if _is_call_ended(decision, command):
+        go_on_with_calls(decision, command.at)
+
+
+def take_results(decision: Decision, results: tuple[DeliverResult, ...]) -> None:
+    """They came at one moment: what follows, follows from all of them."""
+    ended = [result for result in results if _is_call_ended(decision, result)]
+    if ended:
+        go_on_with_calls(decision, ended[-1].at)
+
+
+def _is_call_ended(decision: Decision, command: DeliverResult) -> bool:
+    """Take the result in; whether a call of the turn has ended by it."""
     state = decision.state
     if command.is_answer:
         require_phase(state, command.call, HELD, "is not waiting for an answer")
@@ -253,7 +266,7 @@ def take_result(decision: Decision, command: DeliverResult) -> None:
     if running is None:
         if not background.spilled_end(decision, command):
             decision.emit(CallWasLate(command.call, command.outcome))
-        return
+        return False
     decision.emit(
         CallEnded(
             command.call,
@@ -266,7 +279,7 @@ def take_result(decision: Decision, command: DeliverResult) -> None:
             command.internal,
         )
     )
-    go_on_with_calls(decision, command.at)
+    return True
 
 
 def _start_calls(decision: Decision, turn: Turn, at: float) -> None:
