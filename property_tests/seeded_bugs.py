@@ -83,9 +83,9 @@ BUGS: tuple[Bug, ...] = (
         "state-before-the-disk",
         "the state is there to be seen before its record is durable: evolve and append are swapped (I15)",
         "actors/session.py",
-        "                if taken.durable and not",
+        "                if (taken.durable or ahead",
         "                self.state, self.next_seq = taken.state, taken.record.n + len(taken.record.events)\n"
-        "                if taken.durable and not",
+        "                if (taken.durable or ahead",
         (SEEDED,),
     ),
     Bug(
@@ -100,8 +100,8 @@ BUGS: tuple[Bug, ...] = (
         "published-before-durable",
         "those who watch are told before the record is durable (I15)",
         "actors/session.py",
-        "                if taken.durable and not",
-        "                self.audience.hear(taken.record, taken.seq)\n                if taken.durable and not",
+        "                if (taken.durable or ahead",
+        "                self.audience.hear(taken.record, taken.seq)\n                if (taken.durable or ahead",
         (SEEDED,),
     ),
     Bug(
@@ -142,6 +142,14 @@ BUGS: tuple[Bug, ...] = (
         "actors/session.py",
         "if ahead is None else (ahead.state, ahead.next_seq)",
         "if ahead is None else (self.state, self.next_seq)",
+        (AHEAD,),
+    ),
+    Bug(
+        "buffered-overtakes-what-is-ahead",
+        "what nobody waits for shows what went ahead of the disk before that is durable (I15)",
+        "actors/session.py",
+        "(taken.durable or ahead is not None)",
+        "taken.durable",
         (AHEAD,),
     ),
     Bug(

@@ -11,6 +11,7 @@ import trio
 from trouper import ToolContext, codec, tool
 from trouper.actors.journal import GATHER_S
 from trouper.core.events import CallEnded, CallStarted, TurnEnded
+from trouper.core.task_events import ReportTaskProgress, TaskProgressed
 from trouper.journal import JournalFailed
 from trouper.models.scripted import Scripted, call, reply
 from trouper.runtime import Runtime
@@ -195,6 +196,36 @@ async def test_what_a_user_adds_ahead_of_the_disk_steers_the_turn(autojump_clock
     names = [type(event).__name__ for event in heard]
     added = names.index("InputReceived", 1)  # The first is the question.
     assert names.index("CallStarted") < added < names.index("TurnEnded")
+
+
+async def test_what_a_run_reports_ahead_of_the_disk_comes_behind_the_call(autojump_clock, open_checked) -> None:
+    """J4, I15: reports wait for no disk, and must not show what they follow on before it is durable."""
+    heard: list[Any] = []
+
+    @tool(background=True)
+    async def slow() -> None:
+        """Never ends by itself."""
+        await trio.sleep_forever()
+
+    @tool(readonly=True, open_world=False)
+    async def look() -> str:
+        """Looks, while a run says something."""
+        await session._actor.deliver(ReportTaskProgress(run.id, 1, 1.0, "half way"))
+        heard.append((intents(runtime, durable=True), session.statistics().events == session._actor.next_seq))
+        return "seen"
+
+    async with open_checked(
+        Scripted([reply(call("look")), reply("Done.")]), tools=[look, slow], disk=CrashDisk(), durability="fsync"
+    ) as runtime:
+        session = await runtime.session("s")
+        run = await session.spawn("slow")
+        async with session.turn("look") as turn:
+            async for event in turn:
+                if isinstance(event, CallStarted | TaskProgressed):
+                    heard.append(type(event).__name__)
+        assert turn.result.text == "Done."
+        await session.cancel(run.id)
+    assert heard == [(1, True), "CallStarted", "TaskProgressed"]
 
 
 async def test_a_call_that_is_let_go_ahead_of_the_disk_goes_on(autojump_clock, open_checked) -> None:

@@ -296,7 +296,8 @@ class SessionActor:
                 self._refused(command, refusal)
                 return ()
             if taken is not None:
-                if taken.durable and not self.ground.writer.is_durable(taken.seq):
+                # Nothing may be shown before what it follows on: so what nobody waits for, waits too behind what has gone ahead.
+                if (taken.durable or ahead is not None) and not self.ground.writer.is_durable(taken.seq):
                     if ahead is None and self._has_gone_ahead(taken):
                         return self._reconcile()[1]
                     await self.ground.writer.wait_durable(taken.seq)
