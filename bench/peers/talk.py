@@ -9,6 +9,7 @@ loops has reason to step in.
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import NamedTuple
 
 TOOL = "work"
@@ -73,6 +74,7 @@ def _step(plan: str, step: int, key: str) -> Use:
     return Use((ToolUse(f"{plan}.{step}.0", key),))
 
 
+@cache  # made once, here and below: the script is not what is measured
 def opening(text: str) -> Move:
     """The model's reply to the user's text, which is the name of a plan."""
     match text:
@@ -91,6 +93,7 @@ def opening(text: str) -> Move:
     raise AssertionError(f"the model was asked {text!r}, which is no plan; the last message got lost on the way")
 
 
+@cache
 def after(call_id: str) -> Move:
     """The model's reply to tool results, of which the last has this id."""
     plan, step, _ = call_id.split(".")
