@@ -208,6 +208,7 @@ SECONDS = ["1", None, -1.0, float("nan"), True, [1], 10**400]
         (Limits, "heartbeat_s", [*SECONDS, 0]),
         *((Limits, name, [*SECONDS, 1.5]) for name in ("attachment_bytes", "notification_attempts", "mailbox")),
         *((Limits, name, [*SECONDS, float("inf")]) for name in RECORDED_SECONDS),
+        (Limits, "answer_s", [*(value for value in SECONDS if value is not None), float("inf")]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -308,7 +308,7 @@ class Session(BackgroundSide):
         await self._ask(Deny(CallId(call), self._now(), reason))
 
     async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
-        """The result of a client-side call, which waits for it (`CallHeld`). One that does not is refused: `CommandRejected`."""
+        """The result of a client-side call, which waits for it (`CallHeld`) for at most `Limits.answer_s`. One that does not is refused: `CommandRejected`."""
         checks.text(call, "the id of a call")
         checks.plain_json(content, "the answer")
         outcome = Outcome.ERROR if error else Outcome.OK

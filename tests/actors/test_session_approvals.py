@@ -167,6 +167,45 @@ async def test_a_client_side_call_that_was_approved_is_still_the_hosts(autojump_
     assert len(recorded(journal, CallHeld)) == 2 and not recorded(journal, CallStarted)
 
 
+@pytest.mark.parametrize(
+    ("limits", "own", "waits_s"),
+    [
+        (Limits(answer_s=60.0), None, 60.0),
+        (Limits(answer_s=60.0), 90.0, 90.0),
+        (Limits(), None, 3_600.0),
+        (Limits(answer_s=None), None, None),
+        (Limits(answer_s=60.0), 0, None),
+    ],
+)
+@pytest.mark.parametrize("policies", [(), (Rule("*", "ask"),)], ids=["at once", "after an approval"])
+async def test_a_client_side_call_that_nobody_answers_ends_in_time(
+    autojump_clock, open_checked, limits, own, waits_s, policies
+):
+    """T4, L20, I26: silence is an outcome, which the model is told; only who says so waits without limit."""
+    model = Scripted([reply(call("show_map", city="Ulm")), reply("Nobody was there.")])
+    shown = show_map.with_(timeout_s=own)
+    async with open_checked(model, tools=[shown], limits=limits, policies=policies) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("where?") as turn:
+            if policies:
+                await session.approve((await seen(turn, ApprovalRequested)).call)
+            begun = trio.current_time()
+            held = await seen(turn, CallHeld)
+            if waits_s is None:
+                await trio.sleep(80_000.0)
+                await session.answer(held.call, "shown")
+            assert (await turn.wait_ended()).text == "Nobody was there."
+            if waits_s is not None:
+                assert trio.current_time() - begun == pytest.approx(waits_s, abs=0.5)
+                with pytest.raises(CommandRejected, match="is not waiting for an answer"):
+                    await session.answer(held.call, "too late")
+    (given,) = model.requests[1].messages[-1].answers
+    if waits_s is None:
+        assert given.outcome is Outcome.OK
+    else:
+        assert given.outcome is Outcome.TIMEOUT and given.content.endswith("Nobody answered in time.")
+
+
 async def test_an_answer_that_is_no_json_is_refused_and_the_call_waits_on(autojump_clock, open_checked):
     """T2: nothing is told to the model that the host has not said."""
     model = Scripted([reply(call("show_map", city="Ulm")), reply("There.")])

@@ -125,6 +125,26 @@ async def test_on_resume_what_is_safe_runs_again_and_the_turn_goes_on(autojump_c
     assert [spec.name for spec in model.requests[0].tools] == ["look", "save", "pay"]
 
 
+async def test_on_resume_a_client_side_call_waits_until_the_time_that_was_set(autojump_clock, open_checked):
+    """J12, T4: the time runs on while no process is there."""
+
+    @tool(policy="client_side")
+    async def show_map() -> None:
+        """The host shows a map."""
+
+    limits = Limits(on_restart="resume", answer_s=60.0)
+    disk = await killed_at(open_checked, 5, Scripted([reply(call("show_map"))]), tools=[show_map], limits=limits)
+    await trio.sleep(35)
+    model = Scripted([reply("Nobody was there.")])
+    async with process(open_checked, disk, model, tools=[show_map], limits=limits) as runtime:
+        taken_up = trio.current_time()
+        session = await runtime.session("s")
+        await wait_idle(session)
+        assert trio.current_time() - taken_up == pytest.approx(20, abs=0.5)
+        assert session.last.text == "Nobody was there."
+    assert model.requests[0].messages[-1].answers[0].outcome is Outcome.TIMEOUT
+
+
 async def test_on_resume_what_the_policy_now_denies_does_not_run(autojump_clock, open_checked, journal):
     """J12, T4: also of the calls that had not begun; and the turn goes on."""
     model = Scripted([reply(call("save", n=1), call("pay", n=1), call("pay", n=2))])

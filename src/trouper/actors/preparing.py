@@ -139,10 +139,12 @@ class Preparer:
     def _allowance(self, tool: Tool, notes: tuple[str, ...], verdict: _Allowed) -> Preparation:
         made_for, allowed = self._allowed.get((tool.name, verdict), (None, None))
         if allowed is None or made_for is not tool:
+            client_side = tool.policy == "client_side"
             budget_s = tool.budget_s if tool.budget_s is not None else self._budget.inline_s
             allowed = Preparation(
                 verdict=verdict,
-                client_side=tool.policy == "client_side" and verdict == "ask",
+                client_side=client_side and verdict == "ask",
+                answer_s=self._answer_s(tool) if client_side else None,
                 side_effect=tool.side_effect,
                 budget_s=budget_s if tool.supports_background else None,
                 timeout_s=tool.timeout_s,
@@ -150,6 +152,10 @@ class Preparer:
             )
             self._allowed[tool.name, verdict] = tool, allowed
         return changed(allowed, notes=notes) if notes else allowed
+
+    def _answer_s(self, tool: Tool) -> float | None:
+        """How long the host may take for a call of this tool. Of a tool's own time-out 0 means never, as for those that we run."""
+        return self._limits.answer_s if tool.timeout_s is None else tool.timeout_s or None
 
 
 def _parsed(call: OpenCall) -> Parsed:

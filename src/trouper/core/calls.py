@@ -2,7 +2,7 @@
 
     requested -> running -> ended
     requested -> asking -> running | held | ended   (policy: someone has to approve)
-    requested -> held -> ended                      (client-side: the host answers)
+    requested -> held -> ended                      (client-side: the host answers, in time or never)
 
 A call that spills ends here with a notice to the model; its execution goes on as a task (B2).
 """
@@ -50,6 +50,8 @@ class Preparation:
     content: Json = None
     #: For "ask": once it is approved, the call is held for the host to run.
     client_side: bool = False
+    #: How long the host has to answer a call that is held for it; `None`: as long as it likes.
+    answer_s: float | None = None
 
 
 @frozen(frequent=True)
@@ -61,6 +63,8 @@ class Call:
     phase: CallPhase = REQUESTED
     attempt: int = 0
     answer: ToolAnswer | None = None
+    #: While it is held: when the host is no longer waited for.
+    answer_by: float | None = None
 
     @property
     def id(self) -> CallId:

@@ -143,6 +143,8 @@ class Approve:
 
 @frozen
 class Deny:
+    """Nobody allows the call; or, of a client-side one, nobody has answered it in time."""
+
     call: CallId
     at: float
     reason: str = ""

@@ -11,7 +11,7 @@ from typing import assert_never, get_args
 
 from trouper._errors import CommandRejected
 from trouper.core import background, compacting, recovery, steps
-from trouper.core.calls import ASKING
+from trouper.core.calls import ASKING, HELD
 from trouper.core.commands import (
     ActFire,
     Approve,
@@ -76,6 +76,7 @@ TURN_ENDED = CutShort(
     "The turn ended before the call was started; it did nothing.",
 )
 DENIED = "Permission was denied."
+UNANSWERED = "The application was to carry out this call, and has not said that it did."
 
 
 _TASK_COMMANDS = get_args(TaskCommand)
@@ -148,12 +149,16 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
         case Approve(call, at, by, always):
             steps.require_phase(state, call, ASKING, "is not waiting for an approval")
             decision.emit(ApprovalGiven(call, by, always))
-            steps.hold_if_approved(decision, call)
+            steps.hold_if_approved(decision, call, at)
             steps.go_on_with_calls(decision, at)
         case Deny(call, at, reason):
             if steps.find_call(state, call, ASKING) is not None:
                 told = f"{DENIED} {reason}" if reason else DENIED
                 decision.emit(CallEnded(call, Outcome.DENIED, told))
+                steps.go_on_with_calls(decision, at)
+            elif steps.find_call(state, call, HELD) is not None:
+                told = f"{UNANSWERED} {reason}" if reason else UNANSWERED
+                decision.emit(CallEnded(call, Outcome.TIMEOUT, told))
                 steps.go_on_with_calls(decision, at)
         case CancelCall(call, at, reason):
             if (found := steps.open_call(state, call)) is not None:

@@ -152,9 +152,10 @@ class ApprovalGiven:
 
 @frozen
 class CallHeld:
-    """A client-side call: the host answers it."""
+    """A client-side call: the host answers it; without an answer it ends as a time-out at `expires_at`, if that is set."""
 
     call: CallId
+    expires_at: float | None = None
 
 
 @frozen(frequent=True)

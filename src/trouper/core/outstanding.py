@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from trouper.core import notification, schedule, task
-from trouper.core.calls import RUNNING, Call
+from trouper.core.calls import HELD, RUNNING, Call
 from trouper.core.ids import CallId
 from trouper.core.notification import DeliverBatch
 from trouper.core.schedule import ScheduleWork
@@ -39,6 +39,8 @@ class RunCall:
 
 @frozen
 class AwaitApproval:
+    """Somebody's word on a call, which the session does without from then on: an approval, or the host's answer to a client-side call."""
+
     call: CallId
     expires_at: float
 
@@ -84,6 +86,8 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
             for call in turn.calls:
                 if call.phase is RUNNING:
                     work["call", call.request.id, call.attempt] = RunCall(call)
+                elif call.phase is HELD and call.answer_by is not None:
+                    work["answer", call.request.id] = AwaitApproval(call.request.id, call.answer_by)
         if turn.deadline_at is not None:
             work["deadline", turn.number] = AwaitDeadline(turn.number, turn.deadline_at)
             wall_s = turn.deadline_at - turn.started_at

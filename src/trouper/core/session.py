@@ -413,7 +413,7 @@ def _approved(preparation: Preparation) -> Literal["run", "hold"]:
 
 
 def _held(state: State, event: CallHeld, phase: Phase) -> State:
-    return _with_call(state, event.call, phase, HELD)
+    return _with_call(state, event.call, phase, HELD, event.expires_at)
 
 
 def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
@@ -449,9 +449,13 @@ def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
     return _state_acting(state, phase=phase, turn=_turn_with_calls(turn, calls=calls), approvals=approvals)
 
 
-def _with_call(state: State, call_id: CallId, phase: Phase, call_phase: CallPhase) -> State:
+def _with_call(
+    state: State, call_id: CallId, phase: Phase, call_phase: CallPhase, answer_by: float | None = None
+) -> State:
     turn = state.in_turn
-    calls = tuple(changed(call, phase=call_phase) if call.id == call_id else call for call in turn.calls)
+    calls = tuple(
+        changed(call, phase=call_phase, answer_by=answer_by) if call.id == call_id else call for call in turn.calls
+    )
     return _state_with(state, phase=phase, turn=_turn_with(turn, calls=calls))
 
 

@@ -185,7 +185,10 @@ class Limits:
     input_chars: int = field(default=4_000_000, validator=_COUNT)
     #: All that one reply holds: visible text, thinking, arguments, media; more than this ends the step as an error.
     reply_chars: int = field(default=32_000_000, validator=_COUNT)
+    #: How long a call waits for its approval before it is denied (T4).
     approval_s: float = field(default=3_600.0, validator=_RECORDED_SECONDS)
+    #: How long a client-side call waits for the host's answer, unless its tool has a time-out of its own; then the model is told. `None`: without limit.
+    answer_s: float | None = field(default=3_600.0, validator=_number(optional=True, finite=True))
     runs_per_session: int = field(default=5, validator=_COUNT_OR_OFF)
     runs_per_runtime: int = field(default=64, validator=_COUNT_OR_OFF)
     #: How often a background run says that it is alive (B8). Each time is a record.

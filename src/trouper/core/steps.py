@@ -138,17 +138,22 @@ def _open_calls(decision: Decision, command: DeliverReply, calls: tuple[Call, ..
             case "ask":
                 decision.emit(ApprovalRequested(call.id, command.at + command.approval_s))
             case "hold":
-                decision.emit(CallHeld(call.id))
+                _hold(decision, call, command.at)
             case "run":
                 pass  # Started below, as far as the limits allow.
     go_on_with_calls(decision, command.at)
 
 
-def hold_if_approved(decision: Decision, call_id: CallId) -> None:
+def _hold(decision: Decision, call: Call, at: float) -> None:
+    answer_s = call.preparation.answer_s
+    decision.emit(CallHeld(call.id, None if answer_s is None else at + answer_s))
+
+
+def hold_if_approved(decision: Decision, call_id: CallId, at: float) -> None:
     """An approval makes a client-side call no call of ours: it is still the host's to run (T4)."""
     call = find_call(decision.state, call_id, REQUESTED)
     if call is not None and call.preparation.client_side:
-        decision.emit(CallHeld(call_id))
+        _hold(decision, call, at)
 
 
 def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:

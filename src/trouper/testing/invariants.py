@@ -22,6 +22,7 @@ from trouper.core.calls import Preparation
 from trouper.core.decisions import decide
 from trouper.core.events import (
     CallEnded,
+    CallHeld,
     CallStarted,
     CallWasLate,
     CompactionEnded,
@@ -124,6 +125,8 @@ class _Watched:
     starts: Counter[str] = Factory(Counter)
     ends: Counter[str] = Factory(Counter)
     open_calls: set[str] = Factory(set)
+    #: Handed to the host: a time-out of these is the host's.
+    held: set[str] = Factory(set)
     live_tasks: set[str] = Factory(set)
     task_ends: Counter[str] = Factory(Counter)
     end_notes: Counter[str] = Factory(Counter)
@@ -240,13 +243,16 @@ class _Checker:
                     watched.requested[call.id] = prepared
                     watched.turn_of[call.id] = turn
                     watched.open_calls.add(call.id)
+            case CallHeld(call=call):
+                watched.held.add(call)
             case CallStarted(call=call):
                 self._check_start(watched, call)
             case CallEnded(call=call, outcome=outcome):
                 watched.ends[call] += 1
                 if watched.ends[call] > 1:
                     self._wrong("I1", f"call {call!r} has {watched.ends[call]} outcomes")
-                if outcome in _EXECUTED and not watched.starts[call]:
+                unanswered = outcome is Outcome.TIMEOUT and call in watched.held
+                if outcome in _EXECUTED and not watched.starts[call] and not unanswered:
                     self._wrong("I2", f"call {call!r} ended as {outcome.value} without an intent")
                 watched.open_calls.discard(call)
             case RecoveryNoted():
