@@ -62,6 +62,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "due": times,
     "first": times,
     "next_at": times,
+    "retry_at": times,
     "summary": texts,
     "detail": st.none() | texts,
     "text": texts,

@@ -106,6 +106,26 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.step(s.ClaimFires(self.clock))
         assert self.step(s.ClaimFires(self.clock)) == ()
 
+    @rule()
+    def find_no_place(self) -> None:
+        for work in s.outstanding(self.state).values():
+            if isinstance(work, s.ActOnFire):
+                assert self.step(s.DeferFire(work.schedule_id, work.fire, self.clock))
+                self.acts.pop(
+                    (work.schedule_id, work.fire), None
+                )  # Nothing was done; what comes is a claim of its own.
+
+    @rule(count=st.integers(1, 5))
+    def leave_places(self, count: int) -> None:
+        waiting = sorted(
+            (claim.due, schedule.id)
+            for schedule in self.state.active.values()
+            for claim in schedule.claims.values()
+            if claim.state is s.FireState.WAITING
+        )
+        resumed = self.step(s.ResumeFires(count, self.clock))
+        assert [event.schedule_id for event in resumed] == [name for _, name in waiting[:count]]
+
     @rule(dies=st.booleans())
     def act(self, dies: bool) -> None:
         for work in s.outstanding(self.state).values():

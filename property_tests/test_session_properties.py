@@ -593,6 +593,8 @@ RARE = {
     "ScheduleRebased",
     "ScheduleFiresSkipped",
     "ScheduleFireReclaimed",
+    "ScheduleFireDeferred",
+    "ScheduleFireResumed",
     "ScheduleFireAbandoned",
     "NotificationsExpired",
 }

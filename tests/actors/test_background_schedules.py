@@ -128,21 +128,110 @@ async def test_the_model_makes_lists_and_cancels_schedules(open_checked: Any, au
     assert {each["title"] for each in listed["schedules"]} == {"Tea", "Runs of slow"}
 
 
-async def test_a_run_that_finds_no_permit_is_told_and_the_schedule_goes_on(
-    open_checked: Any, autojump_clock: Any
-) -> None:
-    """B19, I19: the fire is completed with its refusal, and the session hears of it."""
-    model = noted()
-    async with open_checked(model, tools=[Probe().slow()], limits=Limits(runs_per_session=1)) as runtime:
+async def test_a_run_that_finds_no_place_waits_for_one(open_checked: Any, autojump_clock: Any, journal: Any) -> None:
+    """B19, I19, I32: a due fire happens, as soon as a run of the session has ended."""
+    probe = Probe()
+    async with open_checked(noted(), tools=[probe.slow()], limits=Limits(runs_per_session=1)) as runtime:
         session = await runtime.session("a")
-        await session.spawn("slow", {"seconds": 1.5 * HOUR})
+        spawned = await session.spawn("slow", {"seconds": 1.5 * HOUR})
         made = await session.create_schedule(title="Dig", cron="0 * * * *", tool="slow", arguments={"seconds": 1.0})
         await trio.sleep(1.1 * HOUR)
-        assert "nothing could be started" in model.requests[0].messages[-1].text
-        await trio.sleep(1.1 * HOUR)
-        assert len(session.schedules()[0].runs) == 1
+        assert len(probe.started) == 1
+        await until(session, lambda state: spawned.id not in state.tasks.live)
+        ended_at = trio.current_time()
+        await until(session, lambda state: state.tasks.live)
+        assert trio.current_time() - ended_at < 0.5
+        await trio.sleep(0.6 * HOUR)
+        assert len(session.schedules()[0].runs) == 2
         await session.cancel_schedule(made["schedule_id"])
         await until_quiet(session)
+    assert not [each for each in events_of(journal, "ScheduleFireCompleted") if each.refusal]
+
+
+@pytest.mark.parametrize("limits", [Limits(runs_per_session=2), Limits(runs_per_runtime=2)], ids=["session", "runtime"])
+async def test_all_that_was_missed_is_run_as_places_come_free(
+    open_checked: Any, autojump_clock: Any, journal: Any, limits: Limits
+) -> None:
+    """B18, I19, I32: eight fires were due, and there are two places: none is refused, and each runs once."""
+    disk, probe = CrashDisk(), Probe()
+    settings = {"disk": disk, "tools": [probe.slow()], "limits": limits}
+    async with open_checked(noted(), **settings) as runtime:
+        session = await runtime.session("a")
+        await session.create_schedule(
+            title="Dig", cron="0 * * * *", tool="slow", arguments={"seconds": 300.0}, missed="all"
+        )
+    await trio.sleep(8.5 * HOUR)
+    async with open_checked(noted(), **{**settings, "disk": disk.process()}) as runtime:
+        session = await runtime.session("a")
+        await trio.sleep(1_300.0)  # Four times two, and what it takes to tell.
+        assert len(probe.started) == 8
+        (schedule,) = session.schedules()
+        assert len(schedule.runs) == 8 and (schedule.skipped, schedule.abandoned) == (0, 0) and not schedule.claims
+        await session.cancel_schedule(schedule.id)
+        await until_quiet(session)
+    done = events_of(journal, "ScheduleFireCompleted")
+    assert sorted(each.fire for each in done) == list(range(1, 9)) and not any(each.refusal for each in done)
+
+
+async def test_a_fire_that_waits_gets_a_place_that_another_session_leaves(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """I32: nobody tells it so; it looks again by itself."""
+    probe = Probe()
+    async with open_checked(noted(), tools=[probe.slow()], limits=Limits(runs_per_runtime=1)) as runtime:
+        other = await runtime.session("b")
+        await other.spawn("slow", {"seconds": 1.5 * HOUR})
+        session = await runtime.session("a")
+        await session.create_schedule(title="Dig", at="2026-01-01T01:00:00Z", tool="slow", arguments={"seconds": 1.0})
+        await trio.sleep(1.5 * HOUR - 1.0)
+        assert len(probe.started) == 1
+        await trio.sleep(62.0)
+        assert len(probe.started) == 2 and session.schedules()[0].state is ScheduleState.FINISHED
+        await until_quiet(session)
+        await until_quiet(other)
+
+
+async def test_a_fire_that_waits_survives_restarts_and_a_cancelled_schedule_leaves_none(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B18, I32: to wait is not to be tried; so no restart counts against it."""
+    disk, probe = CrashDisk(), Probe()
+    settings = {"tools": [probe.slow(idempotent=True)], "limits": Limits(runs_per_session=1)}
+    async with open_checked(noted(), disk=disk, complete=False, **settings) as runtime:
+        session = await runtime.session("a")
+        spawned = await session.spawn("slow", {"seconds": 9 * HOUR})
+        await session.create_schedule(title="Dig", at="2026-01-01T01:00:00Z", tool="slow", arguments={"seconds": 1.0})
+        await session.create_schedule(title="Not", at="2026-01-01T01:00:00Z", tool="slow", arguments={"seconds": 2.0})
+        await trio.sleep(1.1 * HOUR)
+        disk = disk.fork()
+    for _ in range(2):
+        async with open_checked(noted(), disk=disk, complete=False, **settings) as runtime:
+            session = await runtime.session("a")
+            await trio.sleep(300.0)
+            assert [len(each.claims) for each in session.schedules()] == [1, 1]
+            disk = disk.fork()
+    async with open_checked(noted(), disk=disk, **settings) as runtime:
+        session = await runtime.session("a")
+        (not_wanted,) = (each for each in session.schedules() if each.title == "Not")
+        assert await session.cancel_schedule(not_wanted.id)
+        await session.cancel(spawned.id)
+        await until(session, lambda state: not state.schedules.active)
+        await until_quiet(session)
+        runs = {each.title: len(each.runs) for each in session.schedules()}
+        assert runs == {"Dig": 1, "Not": 0}
+
+
+async def test_where_there_are_no_places_at_all_a_fire_is_told_as_refused(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B19: it would wait for ever."""
+    model = noted()
+    async with open_checked(model, tools=[Probe().slow()], limits=Limits(runs_per_session=0)) as runtime:
+        session = await runtime.session("a")
+        await session.create_schedule(title="Dig", at="2026-01-01T01:00:00Z", tool="slow")
+        await trio.sleep(1.1 * HOUR)
+        await until_quiet(session)
+    assert "nothing could be started" in model.requests[0].messages[-1].text
 
 
 async def test_a_schedule_outlives_its_process_and_makes_up_for_what_was_missed(

@@ -136,6 +136,29 @@ def test_fires_that_find_no_room_are_skipped_and_counted() -> None:
     assert isinstance(skipped, s.ScheduleFiresSkipped) and skipped.reason == "busy"
 
 
+def test_fires_that_wait_for_a_place_are_tried_again_the_longest_due_first() -> None:
+    """I32: one for each place that came free, and one more after a while. A restart changes nothing about them (I17)."""
+    schedules = run(s.Schedules(), create(missed="all"), s.ClaimFires(at=T0 + 3 * HOUR))
+    begun = set(s.outstanding(schedules))
+    for fire in (3, 1, 2):
+        schedules = run(schedules, s.DeferFire(ID, fire, T0 + 3 * HOUR))
+    assert not s.decide(schedules, s.DeferFire(ID, 1, T0 + 3 * HOUR))
+    assert [type(work) for work in s.outstanding(schedules).values()] == [s.AwaitDue, s.AwaitDue]
+    (resumed,) = s.decide(schedules, s.ResumeFires(1, T0 + 3 * HOUR))
+    assert resumed == s.ScheduleFireResumed(ID, 1, T0 + 3 * HOUR)
+    tried = run(schedules, s.ResumeFires(1, T0 + 3 * HOUR))
+    # New work, even in the same moment.
+    assert not {key for key, work in s.outstanding(tried).items() if isinstance(work, s.ActOnFire)} & begun
+    assert [event.fire for event in s.decide(tried, s.ResumeFires(9, T0 + 3 * HOUR))] == [2, 3]
+    assert not s.decide(schedules, s.ClaimFires(at=T0 + 3 * HOUR + s.WAIT_S / 2))
+    for at in (T0 + 3 * HOUR + s.WAIT_S, T0 + HOUR):  # The second: the clock was set back.
+        assert s.decide(schedules, s.ClaimFires(at=at)) == (s.ScheduleFireResumed(ID, 1, at),)
+        assert not s.decide(run(schedules, s.ClaimFires(at=at)), s.ClaimFires(at=at))  # One shows it for all.
+    assert not s.decide(schedules, s.RecoverFires(at=T0 + 3 * HOUR))
+    schedules = run(schedules, s.CancelSchedule(ID, T0 + 3 * HOUR))
+    assert not s.outstanding(schedules) and not s.decide(schedules, s.ResumeFires(9, T0 + 4 * HOUR))
+
+
 # --- crashes and clocks ---
 
 

@@ -34,7 +34,14 @@ from trouper.core.notification import (
     NotificationsExpired,
     NotificationsRequeued,
 )
-from trouper.core.schedule import ScheduleCancelled, ScheduleCreated, ScheduleFireClaimed, ScheduleFireCompleted
+from trouper.core.schedule import (
+    ScheduleCancelled,
+    ScheduleCreated,
+    ScheduleFireClaimed,
+    ScheduleFireCompleted,
+    ScheduleFireDeferred,
+    ScheduleFireResumed,
+)
 from trouper.core.task_events import TaskCreated, TaskEnded, TaskProgressed, TaskReattached, TaskSpilled, TaskStarted
 
 TEXT_MAX = 60
@@ -116,6 +123,8 @@ def _about_background(event: Any, text_max: int) -> str:
         case (
             ScheduleFireClaimed(schedule_id=schedule, fire=fire)
             | ScheduleFireCompleted(schedule_id=schedule, fire=fire)
+            | ScheduleFireDeferred(schedule_id=schedule, fire=fire)
+            | ScheduleFireResumed(schedule_id=schedule, fire=fire)
         ):
             return f"{schedule} fire {fire}"
         case ScheduleCancelled(schedule_id=schedule):

@@ -21,7 +21,15 @@ from trouper.core.notification import (
     NotificationState,
     RequeueNotifications,
 )
-from trouper.core.schedule import CompleteFire, RecoverFires, ScheduleCommand, ScheduledMessage
+from trouper.core.schedule import (
+    CompleteFire,
+    DeferFire,
+    FireState,
+    RecoverFires,
+    ResumeFires,
+    ScheduleCommand,
+    ScheduledMessage,
+)
 from trouper.core.task_events import CancelTask, CreateTask, RecoverTask, TaskCommand, TaskSpilled
 from trouper.core.task_record import Task
 
@@ -30,13 +38,22 @@ _REQUEUE = frozenset({"interrupt", "error", "budget"})
 
 
 def decide_task(decision: Decision, command: TaskCommand) -> None:
-    """A task's events, each followed by the notification that it calls for."""
+    """A task's events, each followed by the notification that it calls for; and a place that came free is for the fire that has waited longest (I32)."""
+    active = decision.state.tasks.active if decision.state.schedules.active else 0
     for event in task.decide(decision.state.tasks, command):
         decision.emit(event)
         task_id = getattr(event, "task_id", None)
         about = decision.state.tasks.get(task_id) if task_id is not None else None
         if about is not None and (told := notification.about_task(about, event, _notification_id(decision, about))):
             decide_notification(decision, told)
+    # At a start they are tried by their timers, or they would at once count as tried twice (I17).
+    if active and not isinstance(command, RecoverTask):
+        _give_places(decision, active - decision.state.tasks.active, command.at)
+
+
+def _give_places(decision: Decision, count: int, at: float) -> None:
+    if count > 0 and decision.state.schedules.active:
+        decide_schedule(decision, ResumeFires(count, at))
 
 
 def _notification_id(decision: Decision, about: Task) -> NotificationId:
@@ -119,10 +136,21 @@ def act_on_fire(decision: Decision, command: ActFire) -> None:
     found = decision.state.schedules.active.get(command.schedule_id)
     if found is None or command.fire not in found.claims:
         return  # Cancelled or given up meanwhile.
+    if found.claims[command.fire].state is FireState.WAITING:
+        return
     refusal, task_id = command.refusal, None
     if isinstance(found.action, ScheduledMessage):
         _tell_fire(decision, command, found.action.text)
     elif command.task is not None:
+        limits = command.limits
+        # Where there are no places at all, none will come free.
+        if (
+            limits.per_session
+            and limits.per_runtime
+            and not task.has_place(decision.state.tasks, command.active_in_runtime, limits)
+        ):
+            decide_schedule(decision, DeferFire(command.schedule_id, command.fire, command.at))
+            return
         try:
             decide_task(
                 decision,
@@ -134,6 +162,10 @@ def act_on_fire(decision: Decision, command: ActFire) -> None:
     if refusal:
         _tell_fire(decision, command, f"It was due, but nothing could be started: {refusal}")
     decide_schedule(decision, CompleteFire(command.schedule_id, command.fire, command.at, task_id, refusal))
+    # The place that it might have had, or the next one, if there is one more.
+    active_in_runtime = command.active_in_runtime + (task_id is not None)
+    if task.has_place(decision.state.tasks, active_in_runtime, command.limits):
+        _give_places(decision, 1, command.at)
 
 
 def _tell_fire(decision: Decision, command: ActFire, text: str) -> None:

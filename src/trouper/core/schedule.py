@@ -1,13 +1,13 @@
 """Schedules: what is to happen at a time, once or again and again (B18-B20). Time is handed in; see `trouper.core.cron` for when things are due.
 
 A fire is *claimed*, and the claim journaled, before anything acts on it; and *completed* after. A claim that a crash left open is claimed once more, and then given up:
-nobody acts on one claim more than twice, and on a cancelled schedule not at all (I32). Each due time is claimed, or counted as skipped, exactly once; a clock that is
+nobody acts on one claim more than twice, and on a cancelled schedule not at all (I32). A run that finds no place waits for one, and is then claimed anew. Each due time is claimed, or counted as skipped, exactly once; a clock that is
 set back by less than a day makes nothing happen twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Literal, TypeAlias, assert_never
 
@@ -36,6 +36,7 @@ __all__ = [
     "RUNS_MAX",
     "SETTLED_MAX",
     "TRANSITIONS",
+    "WAIT_S",
     "ActOnFire",
     "AwaitDue",
     "CancelSchedule",
@@ -44,11 +45,13 @@ __all__ = [
     "CompleteFire",
     "CreateSchedule",
     "Cron",
+    "DeferFire",
     "FireState",
     "InvalidSchedule",
     "Missed",
     "OneShot",
     "RecoverFires",
+    "ResumeFires",
     "Schedule",
     "ScheduleCancelled",
     "ScheduleCommand",
@@ -58,7 +61,9 @@ __all__ = [
     "ScheduleFireAbandoned",
     "ScheduleFireClaimed",
     "ScheduleFireCompleted",
+    "ScheduleFireDeferred",
     "ScheduleFireReclaimed",
+    "ScheduleFireResumed",
     "ScheduleFiresSkipped",
     "ScheduleLimits",
     "ScheduleRebased",
@@ -76,6 +81,8 @@ __all__ = [
 
 #: Claims of one schedule that are open at once; a fire that finds no room is skipped, and counted.
 CLAIMS_MAX = 16
+#: A fire that waits for a place is tried when a run of its session ends; and after this time all the same, since places come free in other sessions too.
+WAIT_S = 60.0
 #: Runs of a schedule that the state lists; the journal has all of them.
 RUNS_MAX = 20
 SETTLED_MAX = 50
@@ -106,6 +113,8 @@ class FireState(Enum):
     RECLAIMED = "reclaimed"
     COMPLETED = "completed"
     ABANDONED = "abandoned"
+    #: There was no place for its run.
+    WAITING = "waiting"
 
 
 @frozen
@@ -144,6 +153,10 @@ class Claim:
     due: float
     state: FireState
     at: float
+    #: While it waits: when to try again, if no run has ended before.
+    retry_at: float | None = None
+    #: How often it has waited.
+    waits: int = 0
 
 
 @frozen
@@ -214,8 +227,25 @@ class CompleteFire:
 
 
 @frozen
+class DeferFire:
+    """There is no place for its run now: it waits for one."""
+
+    schedule_id: ScheduleId
+    fire: int
+    at: float
+
+
+@frozen
+class ResumeFires:
+    """Places came free: as many of those that wait are tried again, the longest due first."""
+
+    count: int
+    at: float
+
+
+@frozen
 class RecoverFires:
-    """At start-up: claims that a crash left open are claimed once more, or given up."""
+    """At start-up: claims that a crash left open are claimed once more, or given up. Those that waited wait on."""
 
     at: float
 
@@ -227,7 +257,9 @@ class CancelSchedule:
     reason: str = ""
 
 
-ScheduleCommand: TypeAlias = CreateSchedule | ClaimFires | CompleteFire | RecoverFires | CancelSchedule
+ScheduleCommand: TypeAlias = (
+    CreateSchedule | ClaimFires | CompleteFire | DeferFire | ResumeFires | RecoverFires | CancelSchedule
+)
 
 
 # --- events ---
@@ -267,6 +299,25 @@ class ScheduleFireCompleted:
     at: float
     task_id: TaskId | None = None
     refusal: str = ""
+
+
+@frozen
+class ScheduleFireDeferred:
+    """There was no place for its run; it is tried again when one has come free."""
+
+    schedule_id: ScheduleId
+    fire: int
+    at: float
+    retry_at: float
+
+
+@frozen
+class ScheduleFireResumed:
+    """One that waited is claimed anew."""
+
+    schedule_id: ScheduleId
+    fire: int
+    at: float
 
 
 @frozen
@@ -319,6 +370,8 @@ ScheduleEvent: TypeAlias = (
     | ScheduleFireClaimed
     | ScheduleFireReclaimed
     | ScheduleFireCompleted
+    | ScheduleFireDeferred
+    | ScheduleFireResumed
     | ScheduleFireAbandoned
     | ScheduleFiresSkipped
     | ScheduleRebased
@@ -338,6 +391,8 @@ TRANSITIONS: Table[ScheduleState] = {
             ScheduleFireClaimed,
             ScheduleFireReclaimed,
             ScheduleFireCompleted,
+            ScheduleFireDeferred,
+            ScheduleFireResumed,
             ScheduleFireAbandoned,
             ScheduleFiresSkipped,
             ScheduleRebased,
@@ -350,6 +405,9 @@ FIRE_TRANSITIONS: Table[FireState] = {
     (F.CLAIMED, ScheduleFireCompleted): F.COMPLETED,
     (F.RECLAIMED, ScheduleFireCompleted): F.COMPLETED,
     (F.RECLAIMED, ScheduleFireAbandoned): F.ABANDONED,
+    (F.CLAIMED, ScheduleFireDeferred): F.WAITING,
+    (F.RECLAIMED, ScheduleFireDeferred): F.WAITING,
+    (F.WAITING, ScheduleFireResumed): F.CLAIMED,
 }
 
 
@@ -379,12 +437,28 @@ def outstanding(schedules: Schedules) -> dict[tuple[str, ScheduleId, float], Sch
     for schedule in schedules.active.values():
         if schedule.next_at is not None:
             work["due", schedule.id, schedule.next_at] = AwaitDue(schedule.id, schedule.next_at)
+        if (retry_at := _retry_at(schedule)) is not None:
+            work["due", schedule.id, retry_at] = AwaitDue(schedule.id, retry_at)
         for claim in schedule.claims.values():
-            # The key has the time of the claim, so that claiming it once more is new work.
-            work[f"fire {claim.fire}", schedule.id, claim.at] = ActOnFire(
+            if claim.state is F.WAITING:
+                continue
+            # The key has the time of the claim, and how often it has waited, so that claiming it once more is new work.
+            work[f"fire {claim.fire} {claim.waits}", schedule.id, claim.at] = ActOnFire(
                 schedule.id, claim.fire, claim.due, schedule.action
             )
     return work
+
+
+def _waiting(schedule: Schedule) -> Iterator[Claim]:
+    """In the order in which they were due."""
+    return (claim for claim in schedule.claims.values() if claim.state is F.WAITING)
+
+
+def _retry_at(schedule: Schedule) -> float | None:
+    """When to see whether there is a place for one of those that wait. Not while one is tried: what becomes of it tells."""
+    if not schedule.claims or any(claim.state is not F.WAITING for claim in schedule.claims.values()):
+        return None
+    return next(_waiting(schedule)).retry_at
 
 
 # --- decide ---
@@ -402,6 +476,16 @@ def decide(schedules: Schedules, command: ScheduleCommand) -> tuple[ScheduleEven
                 return ()  # Cancelled or given up meanwhile.
             done = ScheduleFireCompleted(schedule_id, fire, at, command.task_id, command.refusal)
             return (done, *_finish(schedule, len(schedule.claims) - 1, schedule.next_at, at))
+        case DeferFire(schedule_id=schedule_id, fire=fire, at=at):
+            schedule = schedules.active.get(schedule_id)
+            if schedule is None or fire not in schedule.claims or schedule.claims[fire].state is F.WAITING:
+                return ()
+            return (ScheduleFireDeferred(schedule_id, fire, at, at + WAIT_S),)
+        case ResumeFires(count=count, at=at):
+            waiting = [
+                (claim.due, key, claim.fire) for key, each in schedules.active.items() for claim in _waiting(each)
+            ]
+            return tuple(ScheduleFireResumed(key, fire, at) for _, key, fire in sorted(waiting)[:count])
         case RecoverFires(at=at):
             return tuple(event for schedule in schedules.active.values() for event in _recover(schedule, at))
         case CancelSchedule(schedule_id=schedule_id, at=at, reason=reason):
@@ -436,6 +520,18 @@ def _create(schedules: Schedules, command: CreateSchedule) -> tuple[ScheduleEven
 
 
 def _claim(schedule: Schedule, at: float, limits: ScheduleLimits) -> tuple[ScheduleEvent, ...]:
+    return (*_claim_due(schedule, at, limits), *_resume_due(schedule, at))
+
+
+def _resume_due(schedule: Schedule, at: float) -> tuple[ScheduleEvent, ...]:
+    """One of those that wait, to see whether there is a place by now. Its time is also up if the clock was set back."""
+    retry_at = _retry_at(schedule)
+    if retry_at is None or at < retry_at <= at + WAIT_S:
+        return ()
+    return (ScheduleFireResumed(schedule.id, next(_waiting(schedule)).fire, at),)
+
+
+def _claim_due(schedule: Schedule, at: float, limits: ScheduleLimits) -> tuple[ScheduleEvent, ...]:
     first = schedule.next_at
     if first is None:
         return ()
@@ -474,7 +570,7 @@ def _recover(schedule: Schedule, at: float) -> tuple[ScheduleEvent, ...]:
     for claim in schedule.claims.values():
         if claim.state is F.CLAIMED:
             events.append(ScheduleFireReclaimed(schedule.id, claim.fire, at))
-        else:
+        elif claim.state is F.RECLAIMED:
             events.append(ScheduleFireAbandoned(schedule.id, claim.fire, claim.due, at))
             left -= 1
     return (*events, *(_finish(schedule, left, schedule.next_at, at) if events else ()))
@@ -517,6 +613,8 @@ def _evolve_schedule(
         ScheduleFireClaimed
         | ScheduleFireReclaimed
         | ScheduleFireCompleted
+        | ScheduleFireDeferred
+        | ScheduleFireResumed
         | ScheduleFireAbandoned
         | ScheduleFiresSkipped
         | ScheduleRebased
@@ -535,9 +633,15 @@ def _evolve_schedule(
                 next_at=next_at,
                 seen_at=max(at, schedule.seen_at),
             )
-        case ScheduleFireReclaimed(fire=fire, at=at):
+        case ScheduleFireReclaimed(fire=fire, at=at) | ScheduleFireResumed(fire=fire, at=at):
             claim = schedule.claims[fire]
-            claim = change(claim, state=move(FIRE_TRANSITIONS, claim.state, event), at=at)
+            claim = change(claim, state=move(FIRE_TRANSITIONS, claim.state, event), at=at, retry_at=None)
+            return change(schedule, claims={**schedule.claims, fire: claim})
+        case ScheduleFireDeferred(fire=fire, at=at, retry_at=retry_at):
+            claim = schedule.claims[fire]
+            claim = change(
+                claim, state=move(FIRE_TRANSITIONS, claim.state, event), at=at, retry_at=retry_at, waits=claim.waits + 1
+            )
             return change(schedule, claims={**schedule.claims, fire: claim})
         case ScheduleFireCompleted(fire=fire, task_id=task_id):
             move(FIRE_TRANSITIONS, schedule.claims[fire].state, event)

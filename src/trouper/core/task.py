@@ -165,6 +165,11 @@ def check_permit(tasks: Tasks, active_in_runtime: int, limits: TaskLimits) -> No
         )
 
 
+def has_place(tasks: Tasks, active_in_runtime: int, limits: TaskLimits) -> bool:
+    """Whether one more run may start now."""
+    return tasks.active < limits.per_session and active_in_runtime < limits.per_runtime
+
+
 def decide(tasks: Tasks, command: TaskCommand) -> tuple[TaskEvent, ...]:
     match command:
         case CreateTask():

@@ -38,7 +38,7 @@ from trouper.core.ids import is_session
 from trouper.core.memory import Memories
 from trouper.core.messages import Outcome
 from trouper.core.notification import NotificationQueued, NotificationsAcknowledged, NotificationsDelivered
-from trouper.core.schedule import ScheduleCancelled, ScheduleFireClaimed, ScheduleFireReclaimed
+from trouper.core.schedule import ScheduleCancelled, ScheduleFireClaimed, ScheduleFireReclaimed, ScheduleFireResumed
 from trouper.core.session import Phase, State, evolve
 from trouper.core.settings import Limits
 from trouper.core.task_events import (
@@ -324,6 +324,11 @@ class _Checker:
                         "I32",
                         f"fire {fire} of schedule {schedule!r} was claimed {watched.claims[schedule, fire]} times",
                     )
+                if schedule in watched.cancelled_schedules:
+                    self._wrong("I32", f"schedule {schedule!r} fires although it was cancelled")
+            case ScheduleFireResumed(schedule_id=schedule, fire=fire):
+                # It had waited, and nothing was done: this is a claim of its own.
+                watched.claims[schedule, fire] = 1
                 if schedule in watched.cancelled_schedules:
                     self._wrong("I32", f"schedule {schedule!r} fires although it was cancelled")
             case ScheduleCancelled(schedule_id=schedule):
