@@ -13,6 +13,7 @@ from test_faults_damage import EDITS, LIVE, SEALED, journal, lines_of, without_l
 from trouper.journal import Entry, JournalError, Log, open_log, repair, verify
 from trouper.journal.format import is_gap
 from trouper.testing import CrashDisk, Fate, PowerCut
+from trouper.testing.crash_disk import Step
 
 TARGET = "/state/repaired"
 Damaging = Callable[[CrashDisk], None]
@@ -238,6 +239,37 @@ def test_a_crash_at_every_step_of_a_repair_leaves_no_half_journal() -> None:
     final = steps.crash(Fate.DROPPED)
     assert final.exists(TARGET)
     assert {record.seq for record in open_log(TARGET, disk=final).records()} <= set(written)
+
+
+@pytest.mark.parametrize("leaving", [0, 40, 3_000, 9_000])
+def test_a_repair_that_finds_the_disk_full_leaves_nothing_behind(leaving: int) -> None:
+    """J11, I21: no half journal, with its blobs, that takes the room which is missing and stands in the way of the next try."""
+    disk, _ = journal()
+    damage_nul_run(disk)
+    before = disk.tree()
+    disk.fill(leaving=leaving)
+    with pytest.raises(JournalError, match="No space left"):
+        repair(ROOT, TARGET, disk=disk, segment_bytes=SEGMENT_BYTES)
+    assert disk.tree() == before and not disk.open_files
+    disk.capacity = None
+    assert repair(ROOT, TARGET, disk=disk, segment_bytes=SEGMENT_BYTES).records > 70
+
+
+def test_a_repair_that_is_interrupted_leaves_nothing_behind() -> None:
+    """I21: a Ctrl-C is one way to end it."""
+    disk, _ = journal()
+    before = disk.tree()
+    seen: list[str] = []
+
+    def press(step: Step) -> None:
+        seen.append(step.operation)
+        if seen.count("sync") == 3 and step.operation == "sync":
+            raise KeyboardInterrupt
+
+    disk.watch(press)
+    with pytest.raises(KeyboardInterrupt):
+        repair(ROOT, TARGET, disk=disk, segment_bytes=SEGMENT_BYTES)
+    assert disk.tree() == before and not disk.open_files
 
 
 def test_a_target_that_exists_is_never_written_to() -> None:

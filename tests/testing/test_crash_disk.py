@@ -339,7 +339,10 @@ def test_open_files_are_known() -> None:
 
 PATHS = st.sampled_from(["/a", "/b", "/d", "/d/a", "/d/b", "/a/x", "/d/e/f"])
 CALLS = st.one_of(
-    st.tuples(st.sampled_from(["create", "unlink", "make_dirs", "exists", "is_dir", "list_dir", "sync_dir"]), PATHS),
+    st.tuples(
+        st.sampled_from(["create", "unlink", "remove_dir", "make_dirs", "exists", "is_dir", "list_dir", "sync_dir"]),
+        PATHS,
+    ),
     st.tuples(st.sampled_from(["read", "lock"]), PATHS),
     st.tuples(st.just("rename"), PATHS, PATHS),
     st.tuples(st.just("append"), PATHS, st.binary(max_size=6)),

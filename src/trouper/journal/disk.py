@@ -85,6 +85,9 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file."""
 
+    def remove_dir(self, path: str) -> None:
+        """Remove a directory that is empty."""
+
     def sync_dir(self, path: str) -> None:
         """Have the names in a directory reach the medium."""
 
@@ -184,6 +187,9 @@ class OsDisk:
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
 
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

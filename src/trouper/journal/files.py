@@ -62,6 +62,18 @@ def make_directory(disk: Disk, path: str) -> None:
     disk.sync_dir(os.path.dirname(path))
 
 
+def remove_tree(disk: Disk, path: str) -> None:
+    """Remove a directory of our own making, as far as that can be done; nobody is told of what cannot."""
+    with contextlib.suppress(OSError):
+        for name in disk.list_dir(path):
+            inner = os.path.join(path, name)
+            if disk.is_dir(inner):
+                remove_tree(disk, inner)
+            else:
+                disk.unlink(inner)
+        disk.remove_dir(path)
+
+
 def read_range(file: File, start: int, end: int) -> Iterable[bytes]:
     """The bytes from `start` to `end` in blocks."""
     while start < end:

@@ -108,6 +108,11 @@ class MemoryDisk:
         self._node(path)
         del self._files[path]
 
+    def remove_dir(self, path: str) -> None:
+        if self.list_dir(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        self._directories.discard(path)
+
     def sync_dir(self, path: str) -> None:
         pass
 

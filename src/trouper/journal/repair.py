@@ -17,7 +17,7 @@ from trouper.core.values import changed, frozen
 from trouper.journal._errors import JournalExists
 from trouper.journal.blobs import check_blob, put_blob
 from trouper.journal.disk import Disk, File, OsDisk
-from trouper.journal.files import create_temporary, put_in_place, write_all
+from trouper.journal.files import create_temporary, put_in_place, remove_tree, write_all
 from trouper.journal.format import (
     GAP_HEAD,
     SEGMENT_BYTES,
@@ -57,7 +57,7 @@ def repair(
 ) -> Repaired:
     """Write what is good of the journal in `root` to a new one in `target`, which must not exist yet.
 
-    The new journal gets its name when it is complete; until then it is `target` with `.tmp` behind it.
+    The new journal gets its name when it is complete; until then it is `target` with `.tmp` behind it. What fails, on a full disk say, leaves neither.
     """
     disk = OsDisk() if disk is None else disk
     reader = open_reader(root, disk=cast(Disk, TolerantDisk(disk)))
@@ -72,6 +72,7 @@ def repair(
         rewriting = _Rewriting(disk, building, new_id(), salvage.newest_epoch() + 1, segment_bytes)
         gaps: list[Gap] = []
         try:
+            rewriting.begin()
             for seq, payload, gap in _records(disk, reader, salvage, rewriting.keep_blob):
                 if gap is not None:
                     gaps.append(gap)
@@ -82,7 +83,11 @@ def repair(
             rewriting.close()
         disk.rename(building, place)
         disk.sync_dir(os.path.dirname(place))
-    except OSError as error:
+    except BaseException as error:
+        # Half a journal is of no use to anybody, and may be what fills the disk.
+        remove_tree(disk, building)
+        if not isinstance(error, OSError):
+            raise
         of_the_old = os.path.abspath(error.filename or place).startswith(os.path.join(reader.root, ""))
         raise opening_error(reader.root if of_the_old else place, error, "repaired") from error
     return Repaired(place, rewriting.journal, rewriting.total, rewriting.last, tuple(gaps))
@@ -172,7 +177,7 @@ class _Rewriting:
         self._checksum = 0
         self._number = 0
         self._lasting: set[str] = set()
-        self._begin()
+        self._open: File | None = None
 
     def keep_blob(self, digest: str, body: bytes) -> None:
         put_blob(self._disk, self._root, digest, body, self._lasting)
@@ -181,7 +186,7 @@ class _Rewriting:
         """Add a record; `spans`: the line stands for all sequences from the last one to this."""
         if self._size > self._segment_bytes and self._records:
             self.seal()
-            self._begin()
+            self.begin()
         self._checksum = crc32(payload, self._checksum)
         number = b"%d-%d" % (self.last + 1, seq) if spans else b"%d" % seq
         self._lines.append(b"%b %d %08x %b\n" % (number, len(payload), self._checksum, payload))
@@ -214,13 +219,15 @@ class _Rewriting:
         put_in_place(self._disk, self._path)
 
     def close(self) -> None:
-        self._file.close()
+        if self._open is not None:
+            self._open.close()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """The first segment, or the next."""
         self._number += 1
         self._first = self.last + 1
         self._path = os.path.join(self._root, segment_name(self._number))
-        self._file: File = create_temporary(self._disk, self._path)
+        self._file = self._open = create_temporary(self._disk, self._path)
         header = Header(
             journal=self.journal,
             number=self._number,

@@ -15,13 +15,25 @@ import attrs
 from trouper.testing._medium import Directory, Medium
 
 Operation = Literal[
-    "create", "write", "truncate", "sync", "rename", "unlink", "sync_dir", "make_dirs", "reserve", "lock",
+    "create", "write", "truncate", "sync", "rename", "unlink", "remove_dir", "sync_dir", "make_dirs", "reserve", "lock",
     "open_append", "open_read", "pread", "size", "exists", "is_dir", "is_named", "list_dir", "free_bytes",
 ]  # fmt: skip
 
 #: Operations that change what a crash may leave, so that "crash before it" is a case of its own.
 CHANGING = frozenset(
-    {"create", "write", "truncate", "sync", "rename", "unlink", "sync_dir", "make_dirs", "reserve", "lock"}
+    {
+        "create",
+        "write",
+        "truncate",
+        "sync",
+        "rename",
+        "unlink",
+        "remove_dir",
+        "sync_dir",
+        "make_dirs",
+        "reserve",
+        "lock",
+    }
 )
 
 #: The operations that a read-only file system refuses: all that change something, and opening a file in order to.

@@ -321,6 +321,13 @@ class CrashDisk:
             directory, name = self._place(path)
             self._machine.medium.move((directory, name, None))
 
+    def remove_dir(self, path: str) -> None:
+        with self._call("remove_dir", path):
+            if self._directory(path).names:
+                raise os_error(errno.ENOTEMPTY, path)
+            directory, name = self._place(path)
+            self._machine.medium.move((directory, name, None))
+
     def sync_dir(self, path: str) -> None:
         with self._call("sync_dir", path, failed=lambda: self._machine.medium.doom_names(self._directory(path))):
             self._machine.medium.sync_names(self._directory(path))
