@@ -382,6 +382,23 @@ def test_replay_says_what_is_damaged_where_every_record_left_can_be_read(trouper
     assert not verdict["ok"] and "the journal ends with record 3" in damage
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("sessions", "ls"), ("sessions", "show", "main"), ("tasks", "ls"), ("memory", "ls"), ("journal", "ls")],
+    ids=" ".join,
+)
+def test_what_a_snapshot_remembers_is_not_shown_for_what_the_journal_says(
+    trouper, root: Path, command: tuple[str, ...]
+) -> None:
+    """J10: never a silent skip; the records that the snapshot was made of are gone."""
+    segment = root / "segment-00000001.log"
+    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:4]))
+    done = trouper(*command, "--root", root)
+    assert done.code == 65 and done.out == ""
+    assert "the journal ends with record 3, and a snapshot was made after" in done.err and "repair" in done.err
+    one_line(done.err)
+
+
 def test_a_segment_that_cannot_be_read_at_all_can_be_repaired(trouper, long: Path, tmp_path: Path) -> None:
     """J10: a directory in its place stands for a medium that gives nothing."""
     (long / "segment-00000002.log").unlink()

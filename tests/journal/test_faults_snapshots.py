@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from journal_workload import ROOT, entry, ids_of, open_small
 
-from trouper.journal import JournalDamaged, JournalError, repair, verify
+from trouper.journal import JournalDamaged, JournalError, OsDisk, open_log, repair, verify
 from trouper.journal.log import Log
 from trouper.testing import CrashDisk, Fate, PowerCut
 
@@ -157,6 +158,39 @@ def test_a_snapshot_that_is_ahead_of_the_journal_means_that_records_are_missing(
     again = open_small(disk)
     assert isinstance(again.refusal, JournalDamaged)
     assert "snapshot" in str(again.refusal)
+
+
+@pytest.mark.parametrize("torn", [0, 20], ids=["at a record", "in a record"])
+def test_who_only_reads_is_told_as_well_that_records_are_missing(torn: int) -> None:
+    """J10, never a silent skip: or the state of the snapshot would pass for what the journal says."""
+    disk, log = grown(8, snapshots=(6,))
+    log.abandon()
+    path = f"{ROOT}/segment-00000001.log"
+    lines = disk.read_bytes(path).splitlines(keepends=True)
+    disk.write_bytes(path, b"".join(lines[:4]) + lines[4][:torn])
+    (damage,) = open_log(ROOT, disk=disk, read_only=True).recovery.damage
+    assert damage.file == path and "ends with record 3, and a snapshot was made after 6" in damage.reason
+
+
+def test_a_snapshot_that_is_made_while_a_reader_opens_is_no_damage(tmp_path: Path) -> None:
+    """J9: readers are always allowed, also in the very moment in which the journal grows."""
+    writer = open_log(tmp_path)
+    writer.append(entry(0))
+    writer.sync()
+
+    class Beside(OsDisk):
+        def list_dir(self, path: str) -> list[str]:
+            if path.endswith("snapshots") and writer.last == 1:
+                writer.append(entry(1))
+                writer.sync()
+                writer.write_snapshot(writer.last, [("state", "v1", b"{}")])
+            return super().list_dir(path)
+
+    (tmp_path / "snapshots").mkdir()
+    reading = open_log(tmp_path, disk=Beside(), read_only=True)
+    assert writer.last == 2 and not reading.recovery.damage
+    reading.close()
+    writer.close()
 
 
 @pytest.mark.parametrize("harm", [b"", b"garbage", None], ids=["empty", "garbled", "a bit"])

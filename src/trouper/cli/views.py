@@ -15,6 +15,7 @@ from trouper.core.session import State
 from trouper.journal import Disk, JournalTooNew, Log, OsDisk, open_log, open_reader
 from trouper.journal.format import VERSION
 from trouper.journal.layout import Layout
+from trouper.journal.reader import damaged
 from trouper.journal.tolerant import TolerantDisk
 from trouper.roster import Roster
 
@@ -51,6 +52,8 @@ def open_view(root: Path) -> Iterator[View]:
             # Reading names the damage, with the remedy; sessions behind it cannot be told.
             for _ in log.records():
                 pass
+            # Unless there is nothing to read: records that only a snapshot remembers.
+            raise damaged(log.root, log.recovery.damage[0])
         yield View(root, log, Roster(log))
     finally:
         log.close()

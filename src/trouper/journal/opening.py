@@ -130,6 +130,10 @@ class _Live:
     tail: Tail | None
 
 
+def _cut_off(path: str, offset: int, last: int, known: int) -> Damage:
+    return Damage(path, offset, f"the journal ends with record {last}, and a snapshot was made after {known}")
+
+
 class _Opening:
     """The steps of opening one journal; each knows the disk, the root and the settings."""
 
@@ -147,17 +151,14 @@ class _Opening:
     # -- for reading
 
     def read_only(self, layout: Layout, refusal: JournalError) -> Log:
+        last, checksum, damage = self.end_of(layout)
+        if layout.live is not None and not damage and (known := self.end_known(layout.live)) > last:
+            # Unless a process that writes beside us has made the snapshot since: so look again, at what is there after it.
+            layout = read_layout(self.disk, self.root)
+            last, checksum, damage = self.end_of(layout)
+            if layout.live is not None and not damage and known > last:
+                damage = (_cut_off(layout.live.path, layout.live.size, last, known),)
         live = layout.live
-        last, checksum, damage = 0, 0, layout.damage
-        if live is not None:
-            last, checksum = live.header.first - 1, live.header.previous
-            if live.footer is not None:
-                last, checksum = live.footer.last, live.footer.checksum
-            elif not damage:
-                found = self.check_live(live)
-                last, checksum = found.last, found.checksum
-                if found.tail is not None and found.tail.damage is not None:
-                    damage = (found.tail.damage,)
         recovery = Recovery(
             journal=live.header.journal if live is not None else "",
             epoch=live.header.epoch if live is not None else 0,
@@ -166,6 +167,26 @@ class _Opening:
             damage=damage,
         )
         return self.log(recovery, None, checksum, {}, None, refusal)
+
+    def end_of(self, layout: Layout) -> tuple[int, int, tuple[Damage, ...]]:
+        """The last record, the checksum there, and what is wrong with the segments."""
+        live = layout.live
+        if live is None:
+            return 0, 0, layout.damage
+        if live.footer is not None:
+            return live.footer.last, live.footer.checksum, layout.damage
+        if layout.damage:
+            return live.header.first - 1, live.header.previous, layout.damage
+        found = self.check_live(live)
+        tail = found.tail
+        return found.last, found.checksum, () if tail is None or tail.damage is None else (tail.damage,)
+
+    def end_known(self, live: Segment) -> int:
+        """How far the journal went, at least, by what its snapshots tell; 0 if they tell nothing."""
+        snapshot, ignored = newest_snapshot(self.disk, self.root, live.header.journal)
+        if snapshot is not None:
+            snapshot.close()
+        return end_known(snapshot, ignored)
 
     # -- for writing
 
@@ -246,8 +267,7 @@ class _Opening:
         if snapshot is not None:
             snapshot.close()
         if (known := end_known(snapshot, ignored)) > found.last:
-            reason = f"the journal ends with record {found.last}, and a snapshot was made after {known}"
-            return self.damaged(layout, Damage(old.path, found.offset, reason))
+            return self.damaged(layout, _cut_off(old.path, found.offset, found.last, known))
         self.read_older_ids(layout.segments[:-1], found)
         try:
             return self.go_on(lock, old, found, ignored, in_place=go_on)
