@@ -5,7 +5,8 @@
     |  |- CommandRejected      a command that the state does not allow (a turn while one runs, input to a closed session)
     |  |- InvalidName          a profile, scope, key or id outside letters, digits, `-_.`
     |  |- ToolDefinitionError  a tool that cannot be built: duplicate name, unsupported annotation, unmet need
-    |  |- ConfigError          a setting that makes no sense, a missing key
+    |  |- ConfigError          a setting that makes no sense
+    |  |  `- MissingKey        a provider's key that is nowhere to be found
     |  `- ActorNameTaken, SupervisorClosed, AskDeadlock, AlreadyAnswered   see trouper.actors
     |- WorldError              the world's fault: disk, network, provider; the message says what to do
     |  |- JournalError         the journal cannot be opened, read or written
@@ -60,6 +61,14 @@ class ConfigError(UsageError):
     """A setting that makes no sense, or one that is missing."""
 
     exit_code = 78
+
+
+class MissingKey(ConfigError):
+    """A provider's key is needed, and there is none; `variables` are those of the environment that it is looked for in, if any."""
+
+    def __init__(self, message: str, *, variables: tuple[str, ...] = (), **facts: Any) -> None:
+        super().__init__(message, variables=variables, **facts)
+        self.variables = variables
 
 
 class WorldError(TrouperError):

@@ -12,6 +12,7 @@ import pytest
 from terminal_driver import COMMAND, PATIENCE_S, run
 
 from trouper.cli import COMMANDS
+from trouper.cli.doctor import KEYS
 from trouper.journal import open_log
 
 LOOKING = (("sessions",), ("sessions", "show", "main"), ("tasks",), ("notifications",), ("schedules",), ("memory",))
@@ -240,6 +241,23 @@ def test_doctor_asks_for_no_key_where_none_is_needed(trouper, root: Path, monkey
     assert "problem  model: openai:llama: no key; set OPENAI_API_KEY" in trouper("doctor", "--root", root).out
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:11434/v1")
     assert "ok       model: openai:llama: it needs no key" in trouper("doctor", "--root", root).out
+
+
+@pytest.mark.parametrize("provider", ["gemini", "openai", "anthropic"])
+def test_doctor_takes_no_other_mistake_for_a_missing_key(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch, provider: str
+) -> None:
+    """By what the error is, not by a word in it: the address that makes no sense has one."""
+    for variables in KEYS.values():
+        for variable in variables:
+            monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TROUPER_MODEL", f"{provider}:some-model")
+    done = trouper("doctor", "--root", root)
+    assert done.code == 1 and f"{provider}:some-model: no key; set {' or '.join(KEYS[provider])}" in done.out
+    for variable in ("GOOGLE_GEMINI_BASE_URL", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+        monkeypatch.setenv(variable, "ftp://key.example")
+    done = trouper("doctor", "--root", root)
+    assert done.code == 1 and "no key" not in done.out and "'ftp://key.example' is not an http(s) address" in done.out
 
 
 @pytest.mark.parametrize("given", ["NaN", "[Infinity]", "1e999", "plain words"])

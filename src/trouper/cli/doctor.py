@@ -14,7 +14,7 @@ from typing import Literal
 from attrs import frozen
 
 from trouper import __version__
-from trouper._errors import ConfigError, TrouperError
+from trouper._errors import MissingKey, TrouperError
 from trouper.cli.arguments import Parser, add_json, add_root, root_of
 from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
 from trouper.cli.control import NAME, ask_owner
@@ -154,14 +154,13 @@ def _configuration(root: Path) -> Iterator[Finding]:
 def _model(configuration: Configuration) -> Iterator[Finding]:
     name = configuration.model_name(None)
     provider = name.partition(":")[0]
-    variables = KEYS.get(provider, ())
-    has_key = any(os.environ.get(variable) for variable in variables)
+    has_key = any(os.environ.get(variable) for variable in KEYS.get(provider, ()))
     try:
         configuration.model_made()  # Complains of a name that is none, and of a key that is missing where one is needed.
-    except ConfigError as error:
-        if has_key or not variables or "key" not in error.message:
+    except MissingKey as error:
+        if not error.variables:  # None that could be set would be sent there.
             raise
-        yield Finding("model", "problem", f"{name}: no key; set {' or '.join(variables)}")
+        yield Finding("model", "problem", f"{name}: no key; set {' or '.join(error.variables)}")
     else:
         yield Finding("model", "ok", f"{name}: {'a key is set' if has_key else 'it needs no key'}")
     others = [each for each, names in KEYS.items() if each != provider and any(os.environ.get(n) for n in names)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trouper._errors import MissingKey
 from trouper.models._errors import (
     AuthFailed,
     BadRequest,
@@ -89,6 +90,7 @@ __all__ = [
     "HistoryRefused",
     "KeepAlive",
     "MalformedReply",
+    "MissingKey",
     "Model",
     "ModelError",
     "ModelFault",

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from trouper._errors import ConfigError
+from trouper._errors import ConfigError, MissingKey
 from trouper.core.messages import Json
 from trouper.models.anthropic_errors import PROVIDER, ThinkingRefused, fault_of_reply
 from trouper.models.anthropic_reply import MessagesReply
@@ -116,8 +116,9 @@ class Anthropic(HttpModel):
         if self._endpoint.header_names & {"x-api-key", "authorization"} or is_local(host):
             return None
         where = "set the environment variable ANTHROPIC_API_KEY, or give api_key=" if trusted else "give api_key="
-        raise ConfigError(
+        raise MissingKey(
             f"Anthropic needs an API key, and there is none for {host!r}: {where} (get one at https://platform.claude.com)",
+            variables=(KEY_VARIABLE,) if trusted else (),
             host=host,
         )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from trouper._errors import ConfigError
+from trouper._errors import ConfigError, MissingKey
 from trouper.models import wire_json
 from trouper.models._errors import ModelError
 from trouper.models.chunk_stream import ChunkStream
@@ -106,9 +106,10 @@ class Gemini(HttpModel):
             return Key(source, provider=PROVIDER, header="x-goog-api-key")
         if self._endpoint.header_names & {"x-goog-api-key", "authorization"}:
             return None
-        raise ConfigError(
+        raise MissingKey(
             "Gemini needs an API key, and there is none: set the environment variable GEMINI_API_KEY, or give api_key= "
-            "(get one at https://aistudio.google.com/apikey); for Vertex AI give vertex=Vertex(project=...)"
+            "(get one at https://aistudio.google.com/apikey); for Vertex AI give vertex=Vertex(project=...)",
+            variables=KEY_VARIABLES,
         )
 
     @classmethod

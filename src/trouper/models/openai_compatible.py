@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from trouper._errors import ConfigError
+from trouper._errors import ConfigError, MissingKey
 from trouper.core.messages import Json
 from trouper.models.chunk_stream import ChunkStream
 from trouper.models.hosts import Address, address_of, is_local
@@ -124,9 +124,10 @@ class OpenAICompatible(HttpModel):
         if "authorization" in self._endpoint.header_names or "api-key" in self._endpoint.header_names or is_local(host):
             return None
         where = "set the environment variable OPENAI_API_KEY, or give api_key=" if trusted else "give api_key="
-        raise ConfigError(
+        raise MissingKey(
             f"{self._provider!r} needs an API key, and there is none: {where}; "
             "a server of your own, such as Ollama at http://localhost:11434/v1, needs none: give its base_url=, or set OPENAI_BASE_URL",
+            variables=(KEY_VARIABLE,) if trusted else (),
             provider=self._provider,
         )
 
