@@ -171,6 +171,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "usage": usages,
     "retried": usages,
     "saved": st.lists(ids, max_size=3).map(tuple),
+    "kept": st.lists(small, max_size=3).map(tuple),
     "fault": faults,
     "outcome": st.sampled_from(Outcome),
     "content": json_values(),

@@ -78,7 +78,8 @@ def _check(state: State, events: tuple[Any, ...]) -> None:
                 kept = state.history.messages[event.split :]
                 assert kept and kept[0].role != "tool"  # L29: no orphan, and never nothing.
                 # I7: what stays is the very same.
-                assert all(a is b for a, b in zip(after.history.messages[1:], kept, strict=True))
+                asked = [state.history.messages[position] for position in event.kept]
+                assert all(a is b for a, b in zip(after.history.messages[1:], [*asked, *kept], strict=True))
         elif isinstance(event, HistoryMasked):
             assert after.history.tokens <= state.history.tokens
             assert after.history.messages[event.before :] == state.history.messages[event.before :]

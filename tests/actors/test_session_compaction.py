@@ -306,6 +306,69 @@ async def test_a_prompt_that_no_window_holds_spoils_its_own_turn_only(autojump_c
         assert session.history[-2].text == "And now?" and not problems(session.history)
 
 
+@pytest.mark.parametrize("summary", ["A summary.", None], ids=["with a summary", "without one"])
+@pytest.mark.parametrize("asked", [4, 2_000, 4_800, 7_000], ids=lambda size: f"{size} characters")
+@pytest.mark.parametrize("answered", [0, 9])
+async def test_a_turn_whose_context_overflows_goes_on_with_its_question_or_ends(
+    autojump_clock, open_checked, journal, answered, asked, summary
+):
+    """L31, L32: whatever is folded away or dropped, the words that the turn is about are in every request, or the turn says that they do not fit."""
+    question = "?" + "q" * asked
+
+    @tool(readonly=True)
+    async def dump() -> str:
+        """A lot of text."""
+        return "x" * 4_000
+
+    def answer(request):
+        if request.purpose == "compaction":
+            return fail(AuthFailed("no")) if summary is None else reply(summary)
+        if History.of(request.messages).tokens > 2_000:
+            return fail(ContextOverflow("too long"))
+        if not any(message.role == "tool" for message in request.messages):
+            return reply(call("dump"))
+        return reply("Here.")
+
+    model = Scripted([*talk(answered), answer], exhausted="repeat")
+    async with open_checked(model, tools=[dump]) as runtime:
+        session = await runtime.session("s")
+        await filled(session, answered)
+        result = await session.ask(question)
+    for request in model.requests[answered:]:
+        if request.purpose != "compaction":
+            assert any(message.text == question for message in request.messages)
+    if asked < 4_000:
+        assert result.text == "Here."
+    else:
+        assert (result.stop_reason, result.error.kind) == ("error", "context_overflow")
+
+
+async def test_what_the_user_says_in_a_long_turn_outlives_its_compactions(autojump_clock, open_checked, journal):
+    """L10, L26, L29: the question, and what came after it to steer, each once and in their order, however often old steps are summed up."""
+
+    @tool
+    async def dump(n: int) -> str:
+        """A lot of text."""
+        if n == 3:
+            await session.send("and mind the gap")
+        return f"{n}" * 800
+
+    def answer(request):
+        if request.purpose == "compaction":
+            return reply("A summary.")
+        done = sum(1 for each in model.requests if each.purpose != "compaction")
+        return reply(call("dump", n=done)) if done < 30 else reply("Here.")
+
+    model = Scripted([answer], exhausted="repeat")
+    limits = Limits(max_steps=0, compaction=Compaction(threshold=1_500, keep_pairs=2))
+    async with open_checked(model, tools=[dump], limits=limits) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("dig on")).text == "Here."
+    assert len(recorded(journal, CompactionEnded)) >= 3
+    said = [[m.text for m in each.messages if m.role == "user" and m.kind == "normal"] for each in model.requests]
+    assert said[-1] == ["dig on", "and mind the gap"] and all(each[0] == "dig on" for each in said)
+
+
 @pytest.mark.parametrize(
     "shown", [("Here is",), (ThinkingChunk("hm"),), (CallStart(0, "nothing"),)], ids=["text", "thinking", "a call"]
 )

@@ -22,7 +22,8 @@ def make_room(decision: Decision, options: TurnOptions) -> bool:
     state = decision.state
     if state.tokens <= limit:
         return False
-    split = compaction.pick_split(state.history.messages, policy.keep_pairs, policy.min_messages)
+    since = state.in_turn.since
+    split = compaction.pick_split(state.history.messages, policy.keep_pairs, policy.min_messages, since)
     if not split:
         return False
     decision.emit(CompactionStarted(split, state.tokens))
@@ -56,12 +57,13 @@ def install(decision: Decision, command: DeliverSummary) -> None:
     """The summary if it is smaller; else the oldest turns go, with a note; else nothing changes (L31, I35)."""
     state = decision.state
     messages = state.history.messages
+    kept = compaction.questions(messages, None if state.turn is None else state.turn.since, command.split)
     candidates: list[tuple[str, Message]] = []
     if command.text is not None and command.text.strip():
         candidates.append(("summary", compaction.summary_message(command.text)))
     candidates.append(("dropped", compaction.dropped_message(messages[: command.split])))
     for how, summary in candidates:
-        history = compaction.installed(state.history, command.split, summary)
+        history = compaction.installed(state.history, command.split, summary, kept)
         if history.tokens < state.history.tokens and history.sound:
             decision.emit(
                 CompactionEnded(
@@ -72,6 +74,7 @@ def install(decision: Decision, command: DeliverSummary) -> None:
                     messages_after=len(history.messages),
                     how=how,
                     summary=summary,
+                    kept=kept,
                     usage=command.usage,
                     fault=command.fault,
                 )

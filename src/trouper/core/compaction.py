@@ -43,8 +43,22 @@ def anchored(history: History, reported: int | None, estimated_then: int) -> int
     return max(0, reported + history.tokens - estimated_then)
 
 
-def pick_split(messages: Sequence[Message], keep_pairs: int, min_messages: int) -> int:
-    """How many leading messages to fold away; 0: none.
+def questions(messages: Sequence[Message], since: int | None, split: int) -> tuple[int, ...]:
+    """Where, before `split`, the words are that the turn which runs is about: they stay as they are, or it would go on without its question.
+
+    `since`: where that turn begins; `None`: no turn runs.
+    """
+    if since is None:
+        return ()
+    return tuple(
+        position
+        for position in range(since, split)
+        if messages[position].role == "user" and messages[position].kind in ("normal", "notification")
+    )
+
+
+def pick_split(messages: Sequence[Message], keep_pairs: int, min_messages: int, since: int | None = None) -> int:
+    """How many leading messages to fold away, but for the `questions` among them; 0: none.
 
     The last `keep_pairs` pairs stay. A cut before a tool message would orphan its answers, so it moves earlier, which keeps more.
     """
@@ -54,21 +68,27 @@ def pick_split(messages: Sequence[Message], keep_pairs: int, min_messages: int) 
     while split > 0 and messages[split].role == "tool":
         split -= 1
     # An earlier summary alone is not worth another one: only newly aged turns are (L30).
-    return split if split > 0 and any(message.kind != "summary" for message in messages[:split]) else 0
+    kept = questions(messages, since, split)
+    for position in range(split):
+        if messages[position].kind != "summary" and position not in kept:
+            return split
+    return 0
 
 
-def forced_split(messages: Sequence[Message], keep_pairs: int) -> int:
+def forced_split(messages: Sequence[Message], keep_pairs: int, since: int | None = None) -> int:
     """As `pick_split`, for a history that must shrink: keeps fewer and fewer pairs until half of it is gone, but at least the last message, with the calls that it answers."""
-    half = sum(map(estimate_message, messages)) // 2
+    sizes = list(map(estimate_message, messages))
+    half = sum(sizes) // 2
     for pairs in range(keep_pairs, 0, -1):
-        split = pick_split(messages, pairs, 2)
-        if split and sum(map(estimate_message, messages[split:])) <= half:
+        split = pick_split(messages, pairs, 2, since)
+        if split and sum(sizes[split:]) + sum(sizes[kept] for kept in questions(messages, since, split)) <= half:
             return split
     # One pair may be too much already: a prompt that fits no window would be sent again with the next one (I35).
     split = len(messages) - 1
     while split > 0 and messages[split].role == "tool":
         split -= 1
-    return max(0, split)
+    # Nothing but the question: without it there is nothing to ask.
+    return 0 if split <= len(questions(messages, since, split)) else split
 
 
 def mask_boundary(messages: Sequence[Message], turns: int) -> int:
@@ -115,5 +135,7 @@ def dropped_message(messages: Sequence[Message]) -> Message:
     return Message("user", (Text(text),), "summary" if earlier else "note")
 
 
-def installed(history: History, split: int, summary: Message) -> History:
-    return History.of((summary, *history.messages[split:]))
+def installed(history: History, split: int, summary: Message, kept: Sequence[int] = ()) -> History:
+    """The history with `summary` in place of the messages before `split`, but for those at the positions that are kept."""
+    messages = history.messages
+    return History.of((summary, *(messages[position] for position in kept), *messages[split:]))

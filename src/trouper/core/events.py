@@ -260,6 +260,8 @@ class CompactionEnded:
     summary: Message | None = None
     usage: Usage = NO_USAGE
     fault: Fault | None = None
+    #: Messages before `split` that stay all the same, behind the summary: the question of the turn that runs.
+    kept: tuple[int, ...] = ()
 
 
 @frozen(frequent=True)

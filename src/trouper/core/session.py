@@ -179,6 +179,8 @@ class Turn:
     corrected: bool = False
     #: The user was told that 80 % of its time are over (L25).
     time_warned: bool = False
+    #: Where in the history it begins: with the words that it is about.
+    since: int | None = None
 
 
 @frozen(frequent=True)
@@ -288,7 +290,7 @@ def _received(state: State, event: InputReceived, phase: Phase) -> State:
 
 
 def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
-    turn = Turn(event.turn, event.at, event.options, event.deadline_at, state.system)
+    turn = Turn(event.turn, event.at, event.options, event.deadline_at, state.system, since=len(state.history.messages))
     return _state_begun(
         state,
         phase=phase,
@@ -531,8 +533,11 @@ def _compaction_ended(state: State, event: CompactionEnded, phase: Phase) -> Sta
     state = _state_with(state, phase=phase, compacting=None, turn=turn, spent=spent)
     if event.summary is None:
         return state
-    history = compaction.installed(state.history, event.split, event.summary)
-    return _state_with(state, history=history, reported=None, estimated_then=0)
+    history = compaction.installed(state.history, event.split, event.summary, event.kept)
+    if turn is not None and turn.since is not None:
+        # Behind the summary comes what is left of it, if not something from before it.
+        turn = _turn_with(turn, since=max(1, turn.since - event.split + 1))
+    return _state_with(state, history=history, turn=turn, reported=None, estimated_then=0)
 
 
 def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:

@@ -195,7 +195,7 @@ def take_fault(decision: Decision, command: DeliverFault) -> None:
         before = decision.state.tokens
         compacting.mask(decision, 1, 1)
         messages = decision.state.history.messages
-        split = compaction.forced_split(messages, turn.options.compaction.keep_pairs)
+        split = compaction.forced_split(messages, turn.options.compaction.keep_pairs, turn.since)
         if split:
             decision.emit(CompactionStarted(split, before, forced=True))
             return
