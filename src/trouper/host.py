@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+import trio
 
 from trouper import checks, codec, past
 from trouper._errors import UsageError
@@ -32,6 +35,11 @@ from trouper.tools.context import Offered
 from trouper.tools.equipping import equipped
 from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.registry import Registry, ToolSource
+
+logger = logging.getLogger("trouper.runtime")
+
+#: What a session may take beyond the grace, to write down that it is over, before somebody is told that it takes long.
+_PATIENCE_S = 1.0
 
 
 @frozen
@@ -258,5 +266,15 @@ class Runtime(Overview):
         for handle in handles:
             if handle._ref.exit is None:
                 self._sessions.stop(handle._ref, grace_s=grace_s)
+        with trio.move_on_after(grace_s + _PATIENCE_S):
+            for handle in handles:
+                await handle._ref.wait_exit()
+        if late := sorted(handle.id for handle in handles if handle._ref.exit is None):
+            # No nursery can end before what is in it. Nothing is lost: that they were interrupted is recorded.
+            logger.warning(
+                "the runtime waits for %s: a tool or a model's client shields itself from its cancel; "
+                "give its trio.CancelScope(shield=True) a deadline",
+                ", ".join(map(repr, late)),
+            )
         for handle in handles:
             await handle._ref.wait_exit()

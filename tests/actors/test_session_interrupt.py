@@ -346,6 +346,48 @@ async def test_a_call_that_is_slow_to_close_does_not_take_the_next_ones_words(au
             assert (await turn.wait_ended()).text == "New words "
 
 
+class Unending(Scripted):
+    """Its connection does not close until somebody lets it."""
+
+    def __init__(self, script):
+        super().__init__(script)
+        self.let_go = trio.Event()
+
+    @asynccontextmanager
+    async def stream(self, request):
+        async with super().stream(request) as chunks:
+            try:
+                yield chunks
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self.let_go.wait()
+
+
+async def test_a_client_that_shields_itself_for_ever_is_named_and_everything_else_is_in_time(
+    autojump_clock, open_checked, journal, caplog
+):
+    """I24, L21: what is recorded is, and the session serves on, within the grace; only the block itself cannot end before what runs in it."""
+    model = Unending([reply("Old ", stall(60), "x")])
+    async with trio.open_nursery() as nursery:
+        async with open_checked(model, limits=Limits(grace_s=0.5)) as runtime:
+            session = await runtime.session("stuck")
+            async with session.turn("one") as turn:
+                await trio.sleep(1)
+                begun = trio.current_time()
+                await session.interrupt()
+                assert (await turn.wait_ended()).stop_reason == "interrupt"
+            assert trio.current_time() - begun == pytest.approx(0.5, abs=0.1)
+
+            @nursery.start_soon
+            async def let_go() -> None:
+                await trio.sleep(20)
+                (told,) = (each.getMessage() for each in caplog.records if each.name == "trouper.runtime")
+                assert told.startswith("the runtime waits for 'stuck': a tool or a model's client shields itself")
+                model.let_go.set()
+
+    assert [ended.stop_reason for ended in recorded(journal, TurnEnded)] == ["interrupt"]
+
+
 @pytest.mark.parametrize("how", ["interrupt", "time is up", "close"])
 async def test_what_a_reply_that_was_cut_short_has_cost_is_counted(autojump_clock, open_checked, how):
     """L24, L25: what was spent was spent."""

@@ -66,7 +66,10 @@ class Model(Protocol):
     """
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
-        """The reply to one request, chunk by chunk; leaving the block ends it. Raises `ModelError`s only."""
+        """The reply to one request, chunk by chunk; leaving the block ends it. Raises `ModelError`s only.
+
+        A clean-up that is shielded from cancels needs a deadline of its own: nothing can end it from outside, and the runtime cannot be closed before it.
+        """
 
 
 def name_of(model: Model) -> str:
