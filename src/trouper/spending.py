@@ -1,11 +1,30 @@
-"""What all sessions of a runtime have used together, and its budget for that (L25)."""
+"""What all sessions of a runtime have used together, and its budget for that (L25).
+
+What a step costs is known when it has ended, and many sessions may be in one at once. So a step that is under way holds what it is expected to cost; one that
+would go beyond the budget together with those waits until they have ended, and alone it may. Like this the budget is overshot by one step (I27), and by what
+the others cost more than was to be expected: more than was ever sent before, or a longer reply than any before.
+"""
 
 from __future__ import annotations
+
+from collections import deque
+
+import trio
+from attrs import define
 
 from trouper import codec
 from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted, TurnEnded
 from trouper.core.messages import NO_USAGE, Fault
 from trouper.core.settings import WARN_SHARE, Budget
+
+
+@define(eq=False)
+class Held:
+    """What a step under way is expected to cost."""
+
+    session: str
+    tokens: int
+    tool_calls: int
 
 
 class Spending:
@@ -18,6 +37,13 @@ class Spending:
         self.is_capped = not (budget.tokens is None and budget.steps is None and budget.tool_calls is None)
         self._steps = self._tool_calls = 0
         self._warned: set[str] = set()
+        #: What the steps under way hold, by session; and all of it.
+        self._held: dict[str, Held] = {}
+        self._held_tokens = self._held_calls = 0
+        #: The longest reply so far, in tokens, and the most calls in one.
+        self._most_said = self._most_called = 0
+        #: Those that wait for others to end, as they came. Invariant: as long as somebody waits, somebody else holds something, or has been woken.
+        self._waiting: deque[trio.Event] = deque()
 
     def count(self, record: codec.Record) -> None:
         for event in record.events:
@@ -27,15 +53,73 @@ class Spending:
                 if kind is ModelReplied:
                     self.usage = self.usage + event.retried
                     self._tool_calls += len(event.preparations)
+                    self._most_said = max(self._most_said, event.usage.output or 0)
+                    self._most_called = max(self._most_called, len(event.preparations))
+                if kind is not CompactionEnded and (held := self._held.get(record.session)) is not None:
+                    self.release(held)
             elif kind is StepStarted:
                 self._steps += 1
 
+    # -- steps under way
+
+    async def hold(self, session: str, tokens: int) -> Held:
+        """Hold what a step of this session is expected to cost, of which `tokens` are sent; as soon as it fits in with those under way.
+
+        Let go of when its outcome is recorded; or by `release`, if it has none.
+        """
+        if (before := self._held.get(session)) is not None:
+            self.release(before)  # Of an actor that has crashed, and begins again.
+        cost = Held(session, tokens + self._most_said, self._most_called)
+        while not self._fits(cost):
+            woken = trio.Event()
+            self._waiting.append(woken)
+            try:
+                await woken.wait()
+            except trio.Cancelled:
+                if woken.is_set():
+                    self._wake()
+                else:
+                    self._waiting.remove(woken)
+                raise
+        self._held[session] = cost
+        self._held_tokens += cost.tokens
+        self._held_calls += cost.tool_calls
+        # There may be room for one more.
+        self._wake()
+        return cost
+
+    def release(self, held: Held) -> None:
+        """The step has ended, or will not be. Once it is let go of, the session may be in the next one already."""
+        if self._held.get(held.session) is held:
+            del self._held[held.session]
+            self._held_tokens -= held.tokens
+            self._held_calls -= held.tool_calls
+            self._wake()
+
+    def _fits(self, cost: Held) -> bool:
+        """Whether it may begin: beside the others, or because there are none."""
+        if not self._held:
+            return True
+        budget = self._budget
+        tokens, calls = (self.usage.total or 0) + self._held_tokens, self._tool_calls + self._held_calls
+        return (budget.tokens is None or tokens + cost.tokens <= budget.tokens) and (
+            not budget.tool_calls or calls + cost.tool_calls <= budget.tool_calls
+        )
+
+    def _wake(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
+
+    # -- what is left
+
     def over_budget(self) -> Fault | None:
-        """Why no session may ask a model any more, if so."""
+        """Why this step may not be asked for, if so: then it is none."""
         for what, used, cap in self._spent():
             if what == "steps":
                 used -= 1  # The step that asks is counted already.
             if used >= cap:
+                # Counted when it was decided on, and never asked: those that were decided on at the same time must not be refused for it.
+                self._steps -= 1
                 return Fault(
                     "budget",
                     f"the runtime's budget of {cap} {what} is spent ({used} used); raise Budget.{what} to go on",
@@ -45,7 +129,8 @@ class Spending:
     def warnings(self) -> list[tuple[str, float, float]]:
         """Caps of which 80 % are spent, each told once: what, how much, of how much."""
         due: list[tuple[str, float, float]] = [
-            (f"runtime {what}", used, cap)
+            # Of the steps that are counted, some may be about to be refused.
+            (f"runtime {what}", min(used, cap) if what == "steps" else used, cap)
             for what, used, cap in self._spent()
             if cap and used >= cap * WARN_SHARE and what not in self._warned
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 from session_watch import recorded
@@ -231,6 +233,100 @@ async def test_a_runtime_has_a_budget_for_all_its_sessions(
     assert ends[0] == "max_steps" and ends[-1] == "budget"
     (warned,) = recorded(journal, BudgetWarned)
     assert warned.what == what and 0.8 <= warned.spent / warned.cap <= 1
+
+
+async def at_once(runtime, count: int, turns: int = 1) -> list[str]:
+    """How the turns ended of so many sessions that all ask at the same time."""
+    ends: list[str] = []
+
+    async def ask(name: str) -> None:
+        session = await runtime.session(name)
+        for _ in range(turns):
+            ends.append((await session.ask(LONG)).stop_reason)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(ask, f"s{number}")
+    return ends
+
+
+LONG = "word " * 720  # 900 tokens
+
+
+@pytest.mark.parametrize(("cap", "steps"), [(2_500, 3), (10_000, 11), (100_000, 40)])
+async def test_sessions_that_ask_at_once_overshoot_the_runtimes_tokens_by_one_step(
+    autojump_clock, open_checked, cap, steps
+):
+    """L25, I27: each held what it would cost, and those that did not fit in beside the others waited until these had ended."""
+    model = Scripted([reply(stall(1), "x", usage=Usage(input=900, output=100))], exhausted="repeat")
+    async with open_checked(model, budget=Budget(tokens=cap)) as runtime:
+        ends = await at_once(runtime, 20, turns=2)
+        assert runtime.statistics().usage.total == steps * 1_000 <= cap + 1_000
+        # Those that fit in are not kept waiting.
+        assert trio.current_time() < 4 or cap < 40_000
+    assert len(model.requests) == steps == ends.count("end_turn") and len(ends) == 40
+
+
+async def test_sessions_that_ask_at_once_share_the_runtimes_steps_and_calls(autojump_clock, open_checked):
+    """L25: as many steps as there are in the budget; who is refused does not use one up."""
+    model = Scripted([reply(stall(1), "x")], exhausted="repeat")
+    async with open_checked(model, budget=Budget(steps=5)) as runtime:
+        ends = await at_once(runtime, 20)
+    assert len(model.requests) == 5 == ends.count("end_turn") and ends.count("budget") == 15
+    model = Scripted([reply(call("look"), call("look"))], exhausted="repeat")
+    async with open_checked(model, tools=[look], budget=Budget(tool_calls=12), limits=Limits(max_steps=2)) as runtime:
+        assert (await (await runtime.session("first")).ask("go")).stop_reason == "max_steps"
+        await at_once(runtime, 20)
+    assert len(model.requests) == 6
+
+
+@pytest.mark.parametrize("how", ["interrupt", "close"])
+async def test_a_step_that_waits_for_others_can_be_stopped_and_keeps_nobody(autojump_clock, open_checked, how):
+    """L15, L25, I26"""
+    model = Scripted([reply(stall(5), "x", usage=Usage(input=900, output=100))], exhausted="repeat")
+    async with open_checked(model, budget=Budget(tokens=1_500)) as runtime:
+        first, second, third = [await runtime.session(name) for name in "abc"]
+        async with first.turn(LONG) as one, second.turn(LONG) as two, third.turn(LONG) as three:
+            await trio.sleep(1)
+            assert len(model.requests) == 1
+            waiting = second if model.requests[0].session == "a" else first
+            begun = trio.current_time()
+            await getattr(waiting, how)()
+            assert trio.current_time() - begun < 0.05
+            ends = [(await turn.wait_ended()).stop_reason for turn in (one, two, three)]
+            assert sorted(ends) == ["end_turn", "end_turn", "interrupt"]
+        # The turn that was interrupted has left nothing behind that others would wait for.
+        assert (await third.ask("more")).stop_reason == "budget"
+
+
+class SlowToClose(Scripted):
+    """Its connection takes three seconds to close, whatever happens."""
+
+    @asynccontextmanager
+    async def stream(self, request):
+        async with super().stream(request) as chunks:
+            try:
+                yield chunks
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(3)
+
+
+async def test_a_call_that_is_slow_to_close_lets_go_of_nothing_that_the_next_one_holds(autojump_clock, open_checked):
+    """L25, I27"""
+    model = SlowToClose([reply(stall(9), "x", usage=Usage(input=900, output=100))], exhausted="repeat")
+    async with open_checked(model, budget=Budget(tokens=1_500), limits=Limits(grace_s=0.5)) as runtime:
+        first, second = await runtime.session("a"), await runtime.session("b")
+        async with first.turn(LONG):
+            await trio.sleep(1)
+            await first.interrupt()
+        async with first.turn(LONG) as one:
+            await trio.sleep(5)  # The first stream is closed by now.
+            async with second.turn(LONG) as two:
+                await trio.sleep(1)
+                assert len(model.requests) == 2
+                ends = [(await turn.wait_ended()).stop_reason for turn in (one, two)]
+    assert ends == ["end_turn", "end_turn"]
 
 
 async def test_without_a_budget_nothing_is_capped(autojump_clock, open_checked, journal):

@@ -26,6 +26,7 @@ from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
 from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
+from trouper.core.tokens import estimate_json, estimate_text
 from trouper.core.values import changed
 from trouper.models.protocol import ModelRequest
 
@@ -65,12 +66,19 @@ class Asking:
         self._call = None
 
     async def call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
-        spending = self._host.ground.spending
+        spending, held = self._host.ground.spending, None
         if spending.is_capped:
+            with running.until():
+                held = await spending.hold(self._host.session, self._expected_tokens())
+            if running.stopped or held is None:
+                if held is not None:
+                    spending.release(held)
+                return None
             # Before the end, also where one step has spent what was left.
             for what, used, cap in spending.warnings():
                 self._host.tell(NoteBudget(what, used, cap))
             if (spent := spending.over_budget()) is not None:
+                spending.release(held)
                 return EndTurn(turn, "budget", self._host.now(), spent)
         outfit = self._host.turn_outfit
         request = self._request(outfit, turn, step_number)
@@ -88,10 +96,24 @@ class Asking:
         self._call, self._about = call, (turn, step_number)
         notes = self._host.ground.notes
         notes.add(call)
+        command: Command | None = None
         try:
-            return await call.run(running, finish)
+            command = await call.run(running, finish)
         finally:
             notes.discard(call)
+            if command is None and held is not None:
+                spending.release(held)  # Else when it is recorded: until then nobody knows what it has cost.
+        return command
+
+    def _expected_tokens(self) -> int:
+        """What the next request will cost to send. What the provider has reported once includes all that goes along with the messages."""
+        state = self._host.state
+        if state.reported is not None:
+            return state.tokens
+        told = state.system if state.turn is None else state.turn.system
+        specs = self._host.specs
+        along = sum(estimate_text(each.description) + estimate_json(dict(each.parameters)) for each in specs)
+        return state.tokens + along + estimate_text(told or "")
 
     async def _reply(self, outfit: Outfit, turn: int, step_number: int, draft: Draft, retried: Usage) -> DeliverReply:
         arguments: list[Json] = []

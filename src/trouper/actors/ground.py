@@ -86,8 +86,14 @@ class Spending(Protocol):
     #: Whether there is anything to watch.
     is_capped: bool
 
+    async def hold(self, session: str, tokens: int) -> Any:
+        """Hold what a step of this session is expected to cost, of which `tokens` are sent, until its outcome is recorded. Waits until it fits in with those under way."""
+
+    def release(self, held: Any) -> None:
+        """Let go of it: the step has no outcome."""
+
     def over_budget(self) -> Fault | None:
-        """Why no session may ask a model any more, if so."""
+        """Why this step may not be asked for, if so: then it is none."""
 
     def warnings(self) -> Sequence[tuple[str, float, float]]:
         """Caps of which 80 % are spent, each told once: what, how much, of how much."""
