@@ -1,8 +1,6 @@
 """`python -m trouper` is `trouper`."""
 
-import sys
-
-from trouper.cli import main
+from trouper.cli import run_module
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_module()

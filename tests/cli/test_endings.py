@@ -71,6 +71,28 @@ def test_a_ctrl_c_while_the_program_loads_ends_it_quietly(tmp_path: Path, module
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+#: The same for a program that Python starts itself; and it is pressed within text that is being executed, as in the making of many a class.
+PRESSED_IN_TEXT = """
+import os, signal, sys
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["PRESSED_AT"]:
+            exec("os.kill(os.getpid(), signal.SIGINT)\\nfor _ in range(10_000): pass")
+sys.meta_path.insert(0, Press())
+"""
+
+
+@pytest.mark.parametrize("module", ["trouper.cli.endings", "trouper._errors"])
+@pytest.mark.parametrize("how", ["trouper", "trouper.cli"])
+def test_a_ctrl_c_that_was_caught_is_an_exit_code_however_the_program_was_started(
+    tmp_path: Path, how: str, module: str
+) -> None:
+    """Whoever started it is told 130, and not that a signal killed it (-2 to a program in Python)."""
+    (tmp_path / "sitecustomize.py").write_text(PRESSED_IN_TEXT)
+    done = started("sessions", how=how, PYTHONPATH=str(tmp_path), PRESSED_AT=module)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_command_can_be_carried_out_in_any_thread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only the main thread may say what a Ctrl-C does."""
     codes: list[int] = []

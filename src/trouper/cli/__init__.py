@@ -18,6 +18,7 @@ import sys
 TYPE_CHECKING = False  # Imported only by checkers: see `main`.
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
 #: command -> its module, and what it is for
 COMMANDS = {
@@ -45,6 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         # Pressed before `ended` was there to say so, or while it did. Up to here nothing is imported that takes time.
         return 130
+
+
+def run_module() -> NoReturn:
+    """For `python -m`: run the command that the program was started with, and end with its code."""
+    code = main()
+    # A Ctrl-C that came down in text that was being executed is noted by the interpreter even if it was caught, and so started, Python would end by that
+    # signal in place of the code. Whatever is executed next makes it forget.
+    exec("")
+    sys.exit(code)
 
 
 def _dispatch(arguments: list[str]) -> int:

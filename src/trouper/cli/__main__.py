@@ -1,7 +1,5 @@
 """`python -m trouper.cli` is `trouper`."""
 
-import sys
+from trouper.cli import run_module
 
-from trouper.cli import main
-
-sys.exit(main())
+run_module()
