@@ -430,10 +430,10 @@ BUGS: tuple[Bug, ...] = (
         "words-that-were-overtaken",
         "an interrupt that overtakes a complete reply loses what everybody has seen of it (L13)",
         "actors/asking.py",
-        """            return await call.run(running, finish)
+        """            command = await call.run(running, finish)
         finally:
             notes.discard(call)""",
-        """            return await call.run(running, finish)
+        """            command = await call.run(running, finish)
         finally:
             notes.discard(call)
             self.forget()""",
@@ -763,6 +763,46 @@ BUGS: tuple[Bug, ...] = (
         "    (F.CLAIMED, ScheduleFireReclaimed): F.RECLAIMED,\n",
         "    (F.CLAIMED, ScheduleFireReclaimed): F.CLAIMED,\n",
         (SCHEDULES,),
+    ),
+    Bug(
+        "fire-waits-for-ever",
+        "a fire that found no place is not tried when one comes free (I32)",
+        "core/background.py",
+        "    if count > 0 and decision.state.schedules.active:\n",
+        "    if count > 99 and decision.state.schedules.active:\n",
+        ("tests/actors/test_background_schedules.py",),
+    ),
+    Bug(
+        "client-waits-for-ever",
+        "a client-side call that nobody answers has no end (T4, I26)",
+        "core/outstanding.py",
+        "                elif call.phase is HELD and call.answer_by is not None:\n",
+        "                elif call.phase is HELD and call.answer_by == 0.0:\n",
+        ("tests/actors/test_session_approvals.py",),
+    ),
+    Bug(
+        "turn-without-its-question",
+        "a compaction in the midst of a turn leaves out what the turn is about (L32)",
+        "core/compaction.py",
+        "    if since is None:\n        return ()\n",
+        "    if since is None or split > 0:\n        return ()\n",
+        ("tests/actors/test_session_compaction.py",),
+    ),
+    Bug(
+        "budget-that-nobody-holds",
+        "sessions that ask at once overshoot the runtime's budget by one step each (I27)",
+        "spending.py",
+        "        while not self._fits(cost):\n",
+        "        while False:\n",
+        ("tests/actors/test_session_budgets.py",),
+    ),
+    Bug(
+        "held-by-the-next-one",
+        "a step that was stopped lets go of what the next one holds (I27)",
+        "spending.py",
+        "        if self._held.get(held.session) is held:\n",
+        "        if held.session in self._held:\n            held = self._held[held.session]\n",
+        ("tests/actors/test_session_budgets.py",),
     ),
     # --- those who watch; bounds ---
     Bug(

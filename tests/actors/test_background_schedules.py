@@ -133,7 +133,7 @@ async def test_a_run_that_finds_no_place_waits_for_one(open_checked: Any, autoju
     probe = Probe()
     async with open_checked(noted(), tools=[probe.slow()], limits=Limits(runs_per_session=1)) as runtime:
         session = await runtime.session("a")
-        spawned = await session.spawn("slow", {"seconds": 1.5 * HOUR})
+        spawned = await session.spawn("slow", {"seconds": 1.5 * HOUR + 30.0})
         made = await session.create_schedule(title="Dig", cron="0 * * * *", tool="slow", arguments={"seconds": 1.0})
         await trio.sleep(1.1 * HOUR)
         assert len(probe.started) == 1
