@@ -32,6 +32,7 @@ from trouper.core.commands import (
     Deny,
     EndTurn,
     Interrupt,
+    LapseCall,
     NoteBudget,
     NoteProgress,
     NoteRetry,
@@ -295,7 +296,7 @@ class Conversation:
             case 5:
                 return Deny(call, at, choice.choice(("", "too dangerous")))
             case 6:
-                return CancelCall(call, at)
+                return choice.choice((CancelCall(call, at), LapseCall(call, at)))
             case _:
                 self.made += 2
                 others = () if choice.random() < 0.5 else (Spill(self.a_call(choice), TaskId(f"task_{self.made - 1}")),)

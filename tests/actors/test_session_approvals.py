@@ -204,7 +204,7 @@ async def test_a_client_side_call_that_nobody_answers_ends_in_time(
     if waits_s is None:
         assert given.outcome is Outcome.OK
     else:
-        assert given.outcome is Outcome.TIMEOUT and given.content.endswith("Nobody answered in time.")
+        assert given.outcome is Outcome.TIMEOUT and given.content.endswith("has not said in time that it did.")
 
 
 async def test_an_answer_that_is_no_json_is_refused_and_the_call_waits_on(autojump_clock, open_checked):

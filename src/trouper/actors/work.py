@@ -30,6 +30,7 @@ from trouper.core.commands import (
     DeliverResults,
     Deny,
     EndTurn,
+    LapseCall,
     NoteBudget,
     Spill,
     SpillCalls,
@@ -38,6 +39,7 @@ from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Json, Outcome
 from trouper.core.notification import DeliverBatch
 from trouper.core.outstanding import (
+    AwaitAnswer,
     AwaitApproval,
     AwaitDeadline,
     AwaitWarning,
@@ -250,7 +252,9 @@ class Worker:
             case AwaitApproval(call_id, expires_at):
                 await trio.sleep(max(0.0, expires_at - self._host.now()))
                 return Deny(call_id, self._host.now(), "Nobody answered in time.")
-
+            case AwaitAnswer(call_id, expires_at):
+                await trio.sleep(max(0.0, expires_at - self._host.now()))
+                return LapseCall(call_id, self._host.now())
             case DeliverBatch():
                 await self._wait_deliverable(work)
                 return DeliverDue(self._host.now(), self._host.outfit.turn_options(), self._host.notification_limits())

@@ -143,11 +143,17 @@ class Approve:
 
 @frozen
 class Deny:
-    """Nobody allows the call; or, of a client-side one, nobody has answered it in time."""
-
     call: CallId
     at: float
     reason: str = ""
+
+
+@frozen
+class LapseCall:
+    """The host has not answered a client-side call in time."""
+
+    call: CallId
+    at: float
 
 
 @frozen
@@ -274,6 +280,7 @@ TurnCommand: TypeAlias = (
     | DeliverResults
     | Approve
     | Deny
+    | LapseCall
     | CancelCall
     | Interrupt
     | EndTurn

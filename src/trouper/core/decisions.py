@@ -29,6 +29,7 @@ from trouper.core.commands import (
     Deny,
     EndTurn,
     Interrupt,
+    LapseCall,
     NoteBudget,
     NoteProgress,
     NoteRetry,
@@ -76,7 +77,7 @@ TURN_ENDED = CutShort(
     "The turn ended before the call was started; it did nothing.",
 )
 DENIED = "Permission was denied."
-UNANSWERED = "The application was to carry out this call, and has not said that it did."
+UNANSWERED = "The application was to carry out this call, and has not said in time that it did."
 
 
 _TASK_COMMANDS = get_args(TaskCommand)
@@ -156,9 +157,9 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
                 told = f"{DENIED} {reason}" if reason else DENIED
                 decision.emit(CallEnded(call, Outcome.DENIED, told))
                 steps.go_on_with_calls(decision, at)
-            elif steps.find_call(state, call, HELD) is not None:
-                told = f"{UNANSWERED} {reason}" if reason else UNANSWERED
-                decision.emit(CallEnded(call, Outcome.TIMEOUT, told))
+        case LapseCall(call, at):
+            if steps.find_call(state, call, HELD) is not None:
+                decision.emit(CallEnded(call, Outcome.TIMEOUT, UNANSWERED))
                 steps.go_on_with_calls(decision, at)
         case CancelCall(call, at, reason):
             if (found := steps.open_call(state, call)) is not None:

@@ -39,7 +39,13 @@ class RunCall:
 
 @frozen
 class AwaitApproval:
-    """Somebody's word on a call, which the session does without from then on: an approval, or the host's answer to a client-side call."""
+    call: CallId
+    expires_at: float
+
+
+@frozen
+class AwaitAnswer:
+    """The host's answer to a client-side call, which the session does without from then on."""
 
     call: CallId
     expires_at: float
@@ -66,6 +72,7 @@ Work: TypeAlias = (
     | TakeQueued
     | RunCall
     | AwaitApproval
+    | AwaitAnswer
     | AwaitDeadline
     | AwaitWarning
     | TaskWork
@@ -87,7 +94,7 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
                 if call.phase is RUNNING:
                     work["call", call.request.id, call.attempt] = RunCall(call)
                 elif call.phase is HELD and call.answer_by is not None:
-                    work["answer", call.request.id] = AwaitApproval(call.request.id, call.answer_by)
+                    work["answer", call.request.id] = AwaitAnswer(call.request.id, call.answer_by)
         if turn.deadline_at is not None:
             work["deadline", turn.number] = AwaitDeadline(turn.number, turn.deadline_at)
             wall_s = turn.deadline_at - turn.started_at

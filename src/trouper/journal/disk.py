@@ -85,9 +85,6 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file."""
 
-    def remove_dir(self, path: str) -> None:
-        """Remove a directory that is empty."""
-
     def sync_dir(self, path: str) -> None:
         """Have the names in a directory reach the medium."""
 

@@ -71,7 +71,9 @@ def remove_tree(disk: Disk, path: str) -> None:
                 remove_tree(disk, inner)
             else:
                 disk.unlink(inner)
-        disk.remove_dir(path)
+        # Not asked of every disk: somebody's own may not have it, and then an empty directory stays.
+        if (remove_dir := getattr(disk, "remove_dir", None)) is not None:
+            remove_dir(path)
 
 
 def read_range(file: File, start: int, end: int) -> Iterable[bytes]:
