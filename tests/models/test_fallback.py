@@ -227,3 +227,39 @@ async def test_when_all_fail_the_session_tries_them_all_again(autojump_clock, op
     async with open_checked(Fallback(one, two), limits=Limits(retry=Retry())) as runtime:
         assert (await (await runtime.session("s")).ask("hello")).text == "at last"
     assert len(one.requests) == 2 and len(two.requests) == 2
+
+
+async def test_a_model_that_the_deadlines_give_up_is_not_asked_again_while_another_one_is_there(
+    autojump_clock, open_checked, journal
+):
+    """M6, L12, L13: a stall before any progress is a fault like any other."""
+    one = Scripted([reply(stall(1_000), "late")], exhausted="repeat", name="test:first")
+    two = Scripted([reply("from the second")], exhausted="repeat", name="test:second")
+    async with open_checked(Fallback(one, two)) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("hello")).text == "from the second"
+        assert (len(one.requests), len(two.requests), one.open_streams) == (1, 1, 0)
+        assert (await session.ask("and now?")).text == "from the second"
+    assert (len(one.requests), len(two.requests)) == (2, 2)  # Each step begins with the first one again.
+    told = [e.fault.message for record in journal for e in record.events if isinstance(e, ModelRetried)]
+    assert len(told) == 4 and "silent for 90.0 s" in told[0] and "going on with test:second" in told[1]
+
+
+async def test_when_all_models_keep_silent_they_are_asked_in_turn(autojump_clock, open_checked):
+    """M6, L13: six attempts in all, as for one model."""
+    one, two = (Scripted([reply(stall(1_000))], exhausted="repeat", name=f"test:{name}") for name in ("one", "two"))
+    async with open_checked(Fallback(one, two)) as runtime:
+        result = await (await runtime.session("s")).ask("hello")
+    assert result.error is not None and result.error.kind == "network"
+    assert (len(one.requests), len(two.requests)) == (3, 3)
+
+
+async def test_an_interrupted_model_is_the_first_to_be_asked_in_the_next_turn(autojump_clock, open_checked):
+    """M6, L15: whoever stops a turn has nothing against its model."""
+    one, two = first(reply(stall(1_000)), reply("from the first")), second()
+    async with open_checked(Fallback(one, two)) as runtime:
+        session = await runtime.session("s")
+        with trio.move_on_after(5):
+            await session.ask("hello")
+        assert (await session.ask("again")).text == "from the first"
+    assert not two.requests

@@ -4,6 +4,8 @@
 
 Whatever stops a model before it has said anything (it is overloaded, its key is wrong, its stream breaks off, or nothing comes for `patience_s`) hands the
 request to the next one. Once somebody may have seen output, a failure is a failure. Each switch is logged, and recorded as a retry of the step.
+
+Without `patience_s` a silent model has as long as the step's own deadlines say; when these give it up, the next attempt goes to the next model.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
+from typing import TypeAlias
 
 import trio
 
@@ -36,6 +39,11 @@ logger = logging.getLogger("trouper.models")
 
 #: So many are taken in one go, where a client has them ready.
 _CHUNKS_MAX = 256
+#: Steps that were given up in a model's silence, and may be asked again: no more than these are remembered.
+_GIVEN_UP_MAX = 1_024
+
+#: A step: its session, turn, number and purpose.
+_Step: TypeAlias = tuple[str, int, int, str]
 
 
 class Fallback:
@@ -50,6 +58,8 @@ class Fallback:
             raise ConfigError(f"there is nothing to fall back to from {name_of(primary)!r}; name at least two models")
         self.models: tuple[Model, ...] = (primary, *others)
         self._patience_s = patience_s
+        #: The attempt of a step that its deadlines gave up before any progress, and how many models it had come to the end of, the silent one included.
+        self._given_up: dict[_Step, tuple[int, int]] = {}
 
     @property
     def name(self) -> str:
@@ -66,7 +76,7 @@ class Fallback:
         return f"<Fallback {self.name}>"
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
-        return _Stream(self.models, request, self._patience_s)
+        return _Stream(self.models, request, self._patience_s, self._given_up)
 
     def confide_in(self, confidant: Confidant) -> None:
         """All the models' keys."""
@@ -82,8 +92,16 @@ class Fallback:
 class _Stream:
     """A class rather than a generator: the streams of the models are opened and closed in the caller's own task and scope."""
 
-    def __init__(self, models: Sequence[Model], request: ModelRequest, patience_s: float | None) -> None:
+    def __init__(
+        self,
+        models: Sequence[Model],
+        request: ModelRequest,
+        patience_s: float | None,
+        given_up: dict[_Step, tuple[int, int]],
+    ) -> None:
         self._models = list(models)
+        self._count = len(models)
+        self._given_up = given_up
         self._request = request
         self._patience_s = patience_s
         #: The stream of the model that is being tried, within a scope of its own.
@@ -98,8 +116,26 @@ class _Stream:
         self._failed: ModelError | None = None
 
     async def __aenter__(self) -> AsyncIterator[Chunk]:
+        for _ in range(self._silent_before()):
+            self._switch(NetworkFault(f"{name_of(self._models[0])} said nothing for as long as the step could wait"))
         await self._begin()
         return self
+
+    def _silent_before(self) -> int:
+        """How many models the attempt before this one has been through, if it was given up for the silence of the last of them. All: then they all begin anew."""
+        attempt, silent = self._given_up.pop(self._step, (0, 0))
+        return silent if self._request.attempt == attempt + 1 and silent < self._count else 0
+
+    def _note_given_up(self) -> None:
+        """Whoever cancels this may have had enough of a silent model: if the step is asked again, another one has its turn (L13)."""
+        self._given_up[self._step] = (self._request.attempt, self._count - len(self._models) + 1)
+        if len(self._given_up) > _GIVEN_UP_MAX:
+            del self._given_up[next(iter(self._given_up))]
+
+    @property
+    def _step(self) -> _Step:
+        request = self._request
+        return request.session, request.turn, request.step, request.purpose
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -163,6 +199,7 @@ class _Stream:
         except BaseException as raised:
             error, caught = raised, False
         if not caught and (outside := from_outside(error)) is not None:
+            self._note_given_up()
             raise outside
         error = alone(error)
         if self._scope.cancelled_caught:
