@@ -98,6 +98,7 @@ class RuntimeGround:
             self.in_thread,
             _memory_store(places),
             self.redact,
+            self._tell,
         )
         self.snapshots = Snapshots(log, writer, self.roster, self.memory, self.sessions, limits.snapshot_every)
         #: No session is opened any more.
@@ -122,11 +123,15 @@ class RuntimeGround:
 
     def recorded(self, record: codec.Record, seq: int) -> None:
         self.spending.count(record)
+        self._tell(record, seq)
+        self.snapshots.recorded()
+
+    def _tell(self, record: codec.Record, seq: int) -> None:
+        """Let those know who follow all records; they put them in order."""
         if self.feeds:
             numbered = changed(record, seq=seq)
             for feed in self.feeds:
                 feed.push(numbered)
-        self.snapshots.recorded()
 
     async def settle(self) -> None:
         """Until everything that was handed over so far is in the journal."""

@@ -206,7 +206,7 @@ class Runtime(Overview):
         return self._log.recovery
 
     def events(self, after: int = 0) -> Subscription[codec.Record]:
-        """Every record of every session from journal sequence `after` + 1 on, old ones first, then new ones as they come."""
+        """Every record of every session, and of the memory (`~memory`), from journal sequence `after` + 1 on, old ones first, then new ones as they come."""
         return Subscription(
             self._ground.feeds,
             self._outfit.limits.subscriber_events,

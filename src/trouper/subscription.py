@@ -6,6 +6,7 @@ An object rather than a generator: whoever stops reading in the middle leaves no
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 #: Read from the journal without letting anybody else run.
 _BURST = 64
+#: What is missing before something that was told already comes within this time, or is read from the journal.
+_LATE_S = 0.05
 
 
 class Subscription(Generic[T]):
@@ -39,7 +42,10 @@ class Subscription(Generic[T]):
             raise UsageError(f"after={after!r} is no number; give that of the last one you have seen")
         self._feeds = feeds
         self._feed = Feed(limit)
+        self._limit = limit
         self._after = after
+        #: Told too early, by their numbers. Several sessions tell of their records each when it hears that its own is safe: not always in the order of the journal.
+        self._early: dict[int, T] = {}
         self._number = number
         #: Waits until everything that was handed over is in the journal.
         self._settle = settle
@@ -59,9 +65,17 @@ class Subscription(Generic[T]):
 
     async def __anext__(self) -> T:
         while True:
-            item = await (self._next_live() if self._is_live else self._next_past())
-            if item is not None and self._number(item) > self._after:
-                self._after = self._number(item)
+            if not self._is_live:
+                item = await self._next_past()
+            else:
+                item = await (self._next_in_order() if self._early else self._next_told())
+            if item is None:
+                continue
+            number = self._number(item)
+            if self._is_live and number > self._after + 1:
+                self._early[number] = item
+            elif number > self._after:
+                self._after = number
                 self._last = item
                 return item
 
@@ -81,7 +95,24 @@ class Subscription(Generic[T]):
             await trio.lowlevel.checkpoint()
         return item
 
-    async def _next_live(self) -> T | None:
+    async def _next_in_order(self) -> T | None:
+        """When some were told too early."""
+        item = self._early.pop(self._after + 1, None)
+        if item is not None:
+            return item
+        if len(self._early) < self._limit:
+            with trio.move_on_after(_LATE_S), suppress(StopAsyncIteration):
+                return await self._next_told()
+        # Nobody will tell it: whoever should have has crashed, say, or it is still on its way to the disk.
+        self._read_on()
+        return None
+
+    def _read_on(self) -> None:
+        """From the journal: whatever was told by now stands there."""
+        self._is_live = False
+        self._early.clear()
+
+    async def _next_told(self) -> T | None:
         if not self._feed.batch:
             # What the reader has taken over already is its own, wherever it is.
             self._check_here()
@@ -92,7 +123,7 @@ class Subscription(Generic[T]):
             item: T = await self._feed.receive()
             return item
         except Lagged:
-            self._is_live = False
+            self._read_on()
             return None
         except StopAsyncIteration:
             self.close()

@@ -168,6 +168,31 @@ async def test_the_runtime_tells_the_records_of_all_sessions_in_order(autojump_c
     assert [session for _, session in got] == ["a", "b", "a", "a", "b", "b"]
 
 
+async def test_who_follows_all_sessions_misses_no_record_while_several_are_at_work(autojump_clock, open_checked):
+    """I33: each tells of its records when it hears that they are safe, which is not the order of the journal; the memory's are among them."""
+    async with open_checked(Scripted([reply("Hi.")], exhausted="repeat")) as runtime:
+        got: list[int] = []
+
+        async def read() -> None:
+            async for record in runtime.events():
+                got.append(record.seq)
+
+        async def talk(name: str) -> None:
+            session = await runtime.session(name)
+            for number in range(20):
+                await session.ask("hello")
+                await runtime.memory.remember("scope", name, number)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            async with trio.open_nursery() as talking:
+                for number in range(6):
+                    talking.start_soon(talk, f"s{number}")
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert got == list(range(1, runtime.statistics().journal.last + 1))
+
+
 async def test_live_events_and_recorded_ones_come_in_one_order(autojump_clock, open_checked):
     """L4, I15: a step's text comes after its beginning and before the record of its end."""
     events, _ = [], None

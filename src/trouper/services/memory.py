@@ -47,6 +47,7 @@ class MemoryKeeper:
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         open_store: Callable[[Memories], MemoryStore] | None,
         redact: Callable[[bytes], bytes],
+        tell: Callable[[codec.Record, int], None],
     ) -> None:
         self.memories = memories
         self.next_seq = next_seq
@@ -59,6 +60,8 @@ class MemoryKeeper:
         self._in_thread = in_thread
         self._open_store = open_store
         self._redact = redact
+        #: Lets those who follow all records know of one.
+        self._tell = tell
         self._store: MemoryStore | None = None
         self._lock = trio.Lock()
 
@@ -134,14 +137,15 @@ class MemoryKeeper:
             # Shielded: a caller's cancel between hand-over and acknowledgement would leave memory and disk apart.
             with trio.CancelScope(shield=True):
                 record, head, body = self._written(command, events)
-                self.in_flight = self._writer.append(Entry(MEMORY_STREAM, record.id, head, body, True, True))
+                seq = self.in_flight = self._writer.append(Entry(MEMORY_STREAM, record.id, head, body, True, True))
                 try:
-                    await self._writer.wait_durable(self.in_flight)
+                    await self._writer.wait_durable(seq)
                     for event in record.events:
                         self.memories = memory.evolve(self.memories, event)
                     self.next_seq += len(record.events)
                 finally:
                     self.in_flight = None
+                self._tell(record, seq)
                 await self._follow(record.events)
             return True
 
