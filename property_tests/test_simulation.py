@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from trouper import ToolContext, ToolError, tool
+from trouper._errors import ToolDefinitionError
 from trouper.testing import simulation
 
 SEEDS = 500
@@ -105,3 +106,36 @@ def test_a_tool_that_breaks_is_told_with_its_arguments_and_a_short_program() -> 
     with pytest.raises(simulation.SimulationFailed, match=r"'names' .* raised InvalidResult"):
         for number in range(20):
             simulation.simulate(number, tools=[names])
+
+
+def test_client_side_tools_of_ones_own_are_answered() -> None:
+    """T4, I26: their turns wait for a client, and there is one."""
+
+    @tool(policy="client_side")
+    async def pick(colour: str) -> str:
+        """Let the user pick."""
+        raise AssertionError("this runs at the client's")
+
+    for seed in range(8):
+        simulation.simulate(seed, tools=[pick])
+    assert simulation.simulate(3, tools=[pick]) == simulation.simulate(3, tools=[pick])
+
+
+def test_tools_that_the_simulated_machine_cannot_have_are_told_at_once() -> None:
+    """T7: by name, and not as a failure of the runtime."""
+
+    @tool(needs=("files",))
+    async def keep(text: str, context: ToolContext) -> str:
+        """Write it down."""
+        return text
+
+    @tool
+    async def slow(text: str) -> str:
+        """Named as one of the simulator's."""
+        return text
+
+    with pytest.raises(ToolDefinitionError, match="'keep' needs 'files'"):
+        simulation.simulate(1, tools=[keep])
+    with pytest.raises(ToolDefinitionError, match="a tool named 'slow' of its own"):
+        simulation.simulate(1, tools=[slow])
+    simulation.simulate(1, tools=[slow.with_(name="mine")])

@@ -21,22 +21,25 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
 import trio.testing
 
 from trouper import codec
-from trouper._errors import TrouperError
+from trouper._errors import ToolDefinitionError, TrouperError
 from trouper.actors.environment import Environment
 from trouper.core import history
-from trouper.core.events import CallStarted
+from trouper.core.events import CallHeld, CallStarted
 from trouper.core.messages import Json
 from trouper.core.settings import Budget, Compaction, Deadlines, Limits
 from trouper.journal import open_reader
 from trouper.journal.format import is_gap
 from trouper.runtime import Runtime, open_runtime
+from trouper.services.desk import provided
+from trouper.services.places import Places
 from trouper.services.views import instant
 from trouper.session import Session
 from trouper.testing.chaos import Chaos
@@ -97,9 +100,10 @@ def simulate(seed: int, *, tools: Iterable[ToolSource] = (), check: bool = True)
 
     `tools`: your own. They are called with arguments that fit, cancelled, cut off by crashes, and run again where their hints allow that. Wrong is what they raise
     besides `ToolError` and `ConnectionRequired`, and what they return that is no result. What they did to a world of yours is yours to look at afterwards. They
-    should be async: a thread ends when it likes, and the run would not be the same again.
+    should be async: a thread ends when it likes, and the run would not be the same again. Client-side ones are answered with any JSON. `ToolDefinitionError` for those
+    that need files or stores, which the simulated machine does not have, or that are named as one of its own.
     """
-    world = World(seed, CrashDisk(), tuple(Registry(tools)))
+    world = World(seed, CrashDisk(), _checked(tools))
     draw = seeded(seed, "plan")
     epochs = draw.randrange(1, 4)
     for epoch in range(epochs):
@@ -113,6 +117,20 @@ def simulate(seed: int, *, tools: Iterable[ToolSource] = (), check: bool = True)
     if world.problems:
         raise SimulationFailed(_told(world, records))
     return Result(seed, digest, len(records), epochs + 1, tuple(world.story))
+
+
+def _checked(tools: Iterable[ToolSource]) -> tuple[Tool, ...]:
+    """Found out here rather than in the midst of a run, where it would be told as a failure of the runtime."""
+    mine = Registry(tools)
+    own = {each.name for each in _tools(World(0, CrashDisk()))}
+    for each in mine:
+        if each.name in own:
+            raise ToolDefinitionError(
+                f"the simulator has a tool named {each.name!r} of its own; give yours another name for the run, .with_(name=...)",
+                tool=each.name,
+            )
+    mine.check_needs(provided(Places(None)))
+    return tuple(mine)
 
 
 def _records(disk: CrashDisk) -> list[codec.Record]:
@@ -219,17 +237,18 @@ async def _process(world: World, environment: Environment, epoch: int, faults: b
             disk=world.disk,
         ) as runtime:
             _RUNTIMES[world.seed] = runtime
-            async with trio.open_nursery() as nursery:
+            async with _client(world, runtime, epoch):
+                async with trio.open_nursery() as nursery:
+                    if killed:
+                        nursery.start_soon(_kill_after, draw.choice((0.05, 0.5, 3.0, 20.0)))
+                    for number in range(draw.randrange(1, 4)):
+                        nursery.start_soon(
+                            _user, world, runtime, f"s{number}", seeded(world.seed, f"user {epoch} {number}"), faults
+                        )
                 if killed:
-                    nursery.start_soon(_kill_after, draw.choice((0.05, 0.5, 3.0, 20.0)))
-                for number in range(draw.randrange(1, 4)):
-                    nursery.start_soon(
-                        _user, world, runtime, f"s{number}", seeded(world.seed, f"user {epoch} {number}"), faults
-                    )
-            if killed:
-                raise _Killed
-            if not faults:
-                await _come_to_rest(world, runtime)
+                    raise _Killed
+                if not faults:
+                    await _come_to_rest(world, runtime)
     for request in model.requests:
         if problems := history.problems(request.messages):
             world.wrong(f"I5: a request of session {request.session!r} is invalid: {problems[0]}")
@@ -243,6 +262,32 @@ _RUNTIMES: dict[int, Runtime] = {}
 async def _kill_after(seconds: float) -> None:
     await trio.sleep(seconds)
     raise _Killed
+
+
+@asynccontextmanager
+async def _client(world: World, runtime: Runtime, epoch: int) -> AsyncIterator[None]:
+    """Somebody who answers client-side calls, where there are any: a turn waits for that as long as it takes."""
+    if all(each.policy != "client_side" for each in world.tools):
+        yield
+        return
+    draw = seeded(world.seed, f"client {epoch}")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_answer_calls, world, runtime, draw)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _answer_calls(world: World, runtime: Runtime, draw: random.Random) -> None:
+    async for record in runtime.events():
+        for event in record.events:
+            if isinstance(event, CallHeld):
+                await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
+                answer = draw.choice((None, "fine", {"n": draw.randrange(5)}))
+                try:
+                    session = await runtime.session(record.session)
+                    await session.answer(event.call, answer, error=draw.random() < 0.2)
+                except TrouperError as error:  # The turn has ended meanwhile, or long ago.
+                    world.tell(f"{trio.current_time():.2f} {record.session}: {type(error).__name__}: {error}")
 
 
 async def _user(world: World, runtime: Runtime, name: str, draw: random.Random, faults: bool) -> None:
