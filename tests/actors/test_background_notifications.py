@@ -221,6 +221,23 @@ async def test_what_a_host_that_is_cancelled_or_leaves_had_been_given_goes_to_th
     assert any("Ding" in request.messages[-1].text for request in model.requests)
 
 
+async def test_a_host_that_leaves_does_not_call_back_what_another_one_has_taken(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B14, B16: the first had it and gave it back; it is the second one's to acknowledge."""
+    model = Scripted([])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("a")
+        with session.notifications() as first, session.notifications() as second:
+            await session.notify("Ding")
+            await session.requeue((await anext(first)).id)
+            taken = await anext(second)
+            first.close()
+            await trio.testing.wait_all_tasks_blocked()
+            await session.acknowledge(taken.id)
+    assert not session.pending_notifications() and not model.requests
+
+
 async def test_an_inbox_ends_with_its_session(open_checked: Any, autojump_clock: Any) -> None:
     async with open_checked(Scripted([])) as runtime:
         session = await runtime.session("a")

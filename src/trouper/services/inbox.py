@@ -30,7 +30,8 @@ class _Hold:
     """Keeps the pump off for one iteration; apart from the inbox, so that an inbox that is just dropped lets go too."""
 
     def __init__(self, actor: SessionActor) -> None:
-        self.taken: set[NotificationId] = set()
+        #: With the delivery that it was: what was requeued may be somebody else's by now.
+        self.taken: dict[NotificationId, int] = {}
         self._actor = actor
         self._held = True
         actor.hold_notifications()
@@ -42,7 +43,11 @@ class _Hold:
         actor = self._actor
         actor.release_notifications()
         pending = actor.state.notifications.pending
-        out = tuple(id for id in self.taken if id in pending and pending[id].state is NotificationState.DELIVERED)
+        out = tuple(
+            id
+            for id, attempt in self.taken.items()
+            if id in pending and (pending[id].state, pending[id].attempts) == (NotificationState.DELIVERED, attempt)
+        )
         if out:
             command = RequeueNotifications(out, "nobody acknowledged it", actor.now(), actor.notification_limits())
             if not actor.post(command):
@@ -86,9 +91,9 @@ class Inbox:
                     if isinstance(refusal.__cause__, ActorGone):
                         break  # It is stopping, and takes nothing more, however long it still is until it has ended.
                     continue  # Somebody else was faster.
-                hold.taken.add(first.id)
                 notification: Notification | None = taken.state.notifications.get(first.id)
                 assert notification is not None
+                hold.taken[first.id] = notification.attempts
                 return notification
             await session._actor.watches.wait_notified()
         raise StopAsyncIteration
