@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import trio.testing
 from pressed_keys import CtrlC
 from trouper import CommandRejected, InvalidName, ToolContext, ToolResult, UsageError, open_runtime, tool
 from trouper._errors import ToolDefinitionError
+from trouper.actors.environment import Environment
+from trouper.core.task_events import TaskInputRequested
 from trouper.events import QuestionAsked
 from trouper.journal import MemoryDisk
 from trouper.models.scripted import Scripted, call, reply
@@ -494,6 +497,69 @@ async def test_a_keyring_keeps_secrets_if_there_is_one(open_checked: Any, autoju
         assert await runtime.services("a").secrets.get("key") == "s3cret-value"
     assert list(ring.held.values()) == ["s3cret-value"]
     assert not any("s3cret" in path.read_text() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
+
+
+async def test_an_answer_that_comes_too_late_answers_no_other_question(tmp_path: Path) -> None:
+    """T16, B11: the question was settled while the secret was on its way to its store; it is kept nowhere."""
+
+    class SlowRing:
+        def __init__(self) -> None:
+            self.held: dict[str, str] = {}
+            self.asked, self.may_go_on = threading.Event(), threading.Event()
+
+        def get_password(self, service: str, name: str) -> str | None:
+            return self.held.get(name)
+
+        def set_password(self, service: str, name: str, password: str) -> None:
+            self.asked.set()
+            self.may_go_on.wait()
+            self.held[name] = password
+
+        def delete_password(self, service: str, name: str) -> None:
+            del self.held[name]
+
+    replies: list[object] = []
+
+    @tool(background=True)
+    async def log_in(context: ToolContext) -> None:
+        """Asks for two things at once."""
+
+        async def put(question: Question) -> None:
+            replies.append((await context.asker.ask([question], call=context.call_id)).values)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(put, Question("The password?", secret=True))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(put, Question("Which one?", choices=("red", "blue")))
+
+    ring = SlowRing()
+    environment = Environment(keyring=ring)
+    async with open_runtime(tmp_path, model=Scripted([]), tools=[log_in], environment=environment) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("log_in", signal_on_completion=False)
+        events = session.events()
+
+        async def wait_asked() -> None:
+            async for told in events:
+                if isinstance(told.event, TaskInputRequested):
+                    return
+
+        async def answer_late(id: str) -> None:
+            with pytest.raises(CommandRejected, match="it may have lapsed"):
+                await session.answer_question(id, "hunter2-hunter2")
+
+        await wait_asked()
+        (password,) = (each for each in session.questions if each.questions[0].secret)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_late, password.id)
+            await trio.to_thread.run_sync(ring.asked.wait)
+            await session.decline_question(password.id)
+            await wait_asked()
+            ring.may_go_on.set()
+        assert (replies, ring.held) == ([()], {})
+        await session.answer_task(task.id, "blue")
+        await session.wait_task(task.id)
+    assert replies == [(), ("blue",)]
 
 
 async def test_an_answer_to_a_task_that_asks_for_a_secret_goes_to_the_secret_store(tmp_path: Path) -> None:

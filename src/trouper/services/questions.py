@@ -151,7 +151,7 @@ class Questions:
         opened.on_record = True
         await session._ask(AskTaskInput(pending.task_id, opened.attempt, _request(pending), session._now()))
         if opened.reply is not None:
-            await self._record(pending.task_id, opened.reply)  # The answer was faster.
+            await self._record(pending, opened.reply)  # The answer was faster.
 
     def _withdraw(self, opened: _Open) -> None:
         """Nobody waits for it any more. If that is because all of its run was cancelled, there is an end to come, and nothing to say."""
@@ -176,6 +176,10 @@ class Questions:
             await self._kept(id, number, question, value)
             for number, (question, value) in enumerate(zip(questions, values, strict=True), 1)
         ]
+        if opened.reply is not None or id not in self._open:
+            # Settled while a secret was on its way to its store: there it would wait for nobody.
+            await self._forget(kept)
+            raise _not_open(id)
         await self._settle(opened, Reply("answered", tuple(kept)))
 
     async def decline(self, id: str) -> None:
@@ -183,13 +187,15 @@ class Questions:
 
     async def _settle(self, opened: _Open, reply: Reply) -> None:
         if opened.on_record and opened.pending.task_id is not None:
-            await self._record(opened.pending.task_id, reply)  # The record wakes the run: see `recorded`.
+            await self._record(opened.pending, reply)  # The record wakes the run: see `recorded`.
         opened.settle(reply)
 
-    async def _record(self, task_id: TaskId, reply: Reply) -> None:
-        task = self._session._state.tasks.live.get(task_id)
-        if task is not None and task.input_request is not None:
-            await self._session._ask(AnswerTaskInput(task_id, _given(reply), self._session._now()))
+    async def _record(self, pending: PendingQuestion, reply: Reply) -> None:
+        task = self._session._state.tasks.live.get(pending.task_id)
+        wanted = None if task is None else task.input_request
+        # By now it may be another question that it waits for.
+        if task is not None and isinstance(wanted, Mapping) and wanted.get("question_id") == pending.id:
+            await self._session._ask(AnswerTaskInput(task.id, _given(reply), self._session._now()))
 
     # -- what the session records
 
@@ -215,13 +221,20 @@ class Questions:
         await self._secrets.set(name, value)
         return {"secret": name}
 
+    async def _forget(self, kept: Sequence[Json]) -> None:
+        for each in kept:
+            if isinstance(each, Mapping) and self._secrets is not None:
+                await self._secrets.delete(each["secret"])
+
     def _known(self, id: str) -> _Open:
         opened = self._open.get(id)
         if opened is None or opened.reply is not None:
-            raise CommandRejected(
-                f"no question {id!r} is open here; see session.questions: it may have lapsed", question=id
-            )
+            raise _not_open(id)
         return opened
+
+
+def _not_open(id: str) -> CommandRejected:
+    return CommandRejected(f"no question {id!r} is open here; see session.questions: it may have lapsed", question=id)
 
 
 def _given(reply: Reply) -> Json:
