@@ -13,7 +13,7 @@ import trio
 from attrs import define
 
 from trouper import codec
-from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, StepStarted, TurnEnded
+from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, TurnEnded
 from trouper.core.messages import NO_USAGE, Fault
 from trouper.core.settings import WARN_SHARE, Budget
 
@@ -57,8 +57,6 @@ class Spending:
                     self._most_called = max(self._most_called, len(event.preparations))
                 if kind is not CompactionEnded and (held := self._held.get(record.session)) is not None:
                     self.release(held)
-            elif kind is StepStarted:
-                self._steps += 1
 
     # -- steps under way
 
@@ -112,25 +110,24 @@ class Spending:
 
     # -- what is left
 
-    def over_budget(self) -> Fault | None:
-        """Why this step may not be asked for, if so: then it is none."""
+    def begin_step(self) -> Fault | None:
+        """A session is about to ask a model: one more step; or why none may any more.
+
+        Counted here and not by its record: of many that begin together as many may ask as the budget allows, and one that may not has used nothing.
+        """
         for what, used, cap in self._spent():
-            if what == "steps":
-                used -= 1  # The step that asks is counted already.
             if used >= cap:
-                # Counted when it was decided on, and never asked: those that were decided on at the same time must not be refused for it.
-                self._steps -= 1
                 return Fault(
                     "budget",
                     f"the runtime's budget of {cap} {what} is spent ({used} used); raise Budget.{what} to go on",
                 )
+        self._steps += 1
         return None
 
     def warnings(self) -> list[tuple[str, float, float]]:
         """Caps of which 80 % are spent, each told once: what, how much, of how much."""
         due: list[tuple[str, float, float]] = [
-            # Of the steps that are counted, some may be about to be refused.
-            (f"runtime {what}", min(used, cap) if what == "steps" else used, cap)
+            (f"runtime {what}", used, cap)
             for what, used, cap in self._spent()
             if cap and used >= cap * WARN_SHARE and what not in self._warned
         ]

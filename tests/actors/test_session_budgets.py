@@ -82,6 +82,23 @@ async def test_a_budget_that_one_step_takes_past_its_80_percent_is_warned_of_bef
     assert recorded(journal, BudgetWarned) == [warned]
 
 
+async def test_of_turns_that_begin_together_as_many_go_on_as_the_runtime_has_steps_for(autojump_clock, open_checked):
+    """L25: a step that may not be made has used nothing."""
+    model = Scripted([reply("Hi.")], exhausted="repeat", first_delay_s=1.0)
+    ends: list[str] = []
+    async with open_checked(model, budget=Budget(steps=3)) as runtime:
+
+        async def ask(name: str) -> None:
+            ends.append((await (await runtime.session(name)).ask("hello")).stop_reason)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(ask, f"s{number}")
+        result = await (await runtime.session("late")).ask("and me?")
+    assert (sorted(ends), len(model.requests)) == (["budget"] * 5 + ["end_turn"] * 3, 3)
+    assert result.error is not None and "3 used" in result.error.message
+
+
 @pytest.mark.parametrize("whose", ["session", "runtime", "runtime, in spite of the session"])
 async def test_a_budget_of_no_tool_calls_is_one_for_text_alone(autojump_clock, open_checked, journal, whose):
     """L25, L20: as elsewhere, 0 is none. The model is offered no tools; and if it calls one, that is denied, and it can do without."""

@@ -74,10 +74,11 @@ class Asking:
                 if held is not None:
                     spending.release(held)
                 return None
+            spent = spending.begin_step()
             # Before the end, also where one step has spent what was left.
             for what, used, cap in spending.warnings():
                 self._host.tell(NoteBudget(what, used, cap))
-            if (spent := spending.over_budget()) is not None:
+            if spent is not None:
                 spending.release(held)
                 return EndTurn(turn, "budget", self._host.now(), spent)
         outfit = self._host.turn_outfit

@@ -92,8 +92,8 @@ class Spending(Protocol):
     def release(self, held: Any) -> None:
         """Let go of it: the step has no outcome."""
 
-    def over_budget(self) -> Fault | None:
-        """Why this step may not be asked for, if so: then it is none."""
+    def begin_step(self) -> Fault | None:
+        """A session is about to ask a model: one more step; or why none may any more."""
 
     def warnings(self) -> Sequence[tuple[str, float, float]]:
         """Caps of which 80 % are spent, each told once: what, how much, of how much."""
