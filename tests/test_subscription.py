@@ -97,3 +97,16 @@ async def test_the_end_does_not_hide_what_was_told_too_early(autojump_clock):
     assert await numbers.read(2) == [2, 3]
     with pytest.raises(StopAsyncIteration):
         await anext(numbers.following)
+
+
+async def test_a_reader_that_lags_at_the_end_reads_the_rest_from_the_journal(autojump_clock):
+    """I33"""
+    numbers = Numbers(1, limit=2)
+    assert await numbers.read(1) == [1]
+    numbers.tell(2, 3, 4, 5)
+    numbers.is_over = True
+    for feed in numbers.feeds:
+        feed.end()
+    assert await numbers.read(4) == [2, 3, 4, 5]
+    with pytest.raises(StopAsyncIteration):
+        await anext(numbers.following)

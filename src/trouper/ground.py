@@ -103,6 +103,8 @@ class RuntimeGround:
         self.snapshots = Snapshots(log, writer, self.roster, self.memory, self.sessions, limits.snapshot_every)
         #: No session is opened any more.
         self.closed = False
+        #: None has anything more to tell.
+        self.is_silent = False
         self._starts = 0
         #: Sessions of which this process has appended records, or may have: the roster's own no longer suffice.
         self._loaded: set[str] = set()

@@ -214,7 +214,7 @@ class Runtime(Overview):
             number=lambda record: record.seq,
             settle=self._ground.settle,
             past=lambda after, _: past.records(self._log, after, self._log.durable),
-            is_over=lambda: self._ground.closed,
+            is_over=lambda: self._ground.is_silent,
             check_here=self._ground.home.check,
         )
 

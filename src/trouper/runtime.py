@@ -221,6 +221,7 @@ def _serve_sessions(ground: RuntimeGround, supervisor: Supervisor) -> None:
 
 async def _wind_up(ground: RuntimeGround) -> None:
     """When no session runs any more."""
+    ground.is_silent = True
     for feed in ground.feeds:
         feed.end()
     try:

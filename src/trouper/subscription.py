@@ -116,7 +116,7 @@ class Subscription(Generic[T]):
         if not self._feed.batch:
             # What the reader has taken over already is its own, wherever it is.
             self._check_here()
-        if self._is_over() and not self._feed.waiting:
+        if self._is_over() and not self._feed.waiting and not self._feed.lagged:
             self.close()
             raise StopAsyncIteration
         try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 import trio
 from session_watch import names, recorded, watched
 
-from trouper import Limits, UsageError, tool
+from trouper import Limits, UsageError, open_runtime, tool
+from trouper.actors.environment import Environment
+from trouper.codec import Record
 from trouper.core.events import TurnEnded
 from trouper.core.live import CaughtUp, TextDelta
 from trouper.journal.memory_disk import MemoryDisk, MemoryFile
@@ -191,6 +195,25 @@ async def test_who_follows_all_sessions_misses_no_record_while_several_are_at_wo
             await trio.sleep(1)
             nursery.cancel_scope.cancel()
         assert got == list(range(1, runtime.statistics().journal.last + 1))
+
+
+async def test_who_follows_all_sessions_hears_of_the_last_record_of_a_runtime_that_is_closed(autojump_clock):
+    """I33: the turn is interrupted, and while that is being written the reader looks for more."""
+    got: list[str] = []
+    environment = Environment(sync_latency=lambda: 1.0)
+
+    async def read(records: AsyncIterator[Record]) -> None:
+        async for record in records:
+            got.extend(type(event).__name__ for event in record.events)
+            await trio.sleep(0.25)
+
+    async with trio.open_nursery() as nursery:
+        async with open_runtime(
+            "/state", model=Scripted([reply(stall(100))]), disk=MemoryDisk(), environment=environment
+        ) as runtime:
+            nursery.start_soon(read, runtime.events())
+            await (await runtime.session("s")).send("hello")
+    assert got[0] == "SessionOpened" and got[-1] == "TurnEnded"
 
 
 async def test_live_events_and_recorded_ones_come_in_one_order(autojump_clock, open_checked):

@@ -87,3 +87,8 @@ class Feed:
     @property
     def waiting(self) -> int:
         return len(self._queue) + len(self.batch)
+
+    @property
+    def lagged(self) -> bool:
+        """Whether the reader has missed something, and was not told so yet."""
+        return self._lagged
