@@ -152,17 +152,18 @@ class Runtime(Overview):
         """Every session that the journal knows, in the order of their names."""
         roster, opened = self._ground.roster, self._ground.sessions
         found: dict[str, SessionInfo] = {}
+        for name, session in opened.items():
+            state = session.state
+            found[name] = SessionInfo(name, state.phase.value, state.turns, session._ref.exit is None)
         for name in roster.names():
-            if name not in opened:
+            # One that is being recovered has not been read by its actor yet: then the journal knows more of it.
+            if name not in opened or not opened[name]._actor.next_seq:
                 try:
                     state, _ = roster.load(name)
                 except SessionDamaged:
                     found[name] = SessionInfo(name, "damaged", 0, False)
                 else:
-                    found[name] = SessionInfo(name, state.phase.value, state.turns, False)
-        for name, session in opened.items():
-            state = session.state
-            found[name] = SessionInfo(name, state.phase.value, state.turns, session._ref.exit is None)
+                    found[name] = SessionInfo(name, state.phase.value, state.turns, name in opened)
         return [found[name] for name in sorted(found)]
 
     # -- triggers

@@ -92,6 +92,17 @@ async def test_a_turn_that_was_cut_off_is_ended_visibly(autojump_clock, open_che
     assert answers[1].content == UNKNOWN and "did nothing" in answers[2].content
 
 
+async def test_a_session_that_is_being_recovered_is_listed_as_the_journal_knows_it(autojump_clock, open_checked):
+    """J12, api.md: `Runtime.sessions()`, from the first moment on."""
+    disk = await killed_at(open_checked, 5, Scripted([reply(stall(100))]))
+    async with process(open_checked, disk, Scripted([])) as runtime:
+        (listed,) = runtime.sessions()
+        assert (listed.id, listed.phase, listed.turns, listed.open) == ("s", "thinking", 1, True)
+        await runtime.session("s")
+        (listed,) = runtime.sessions()
+        assert (listed.phase, listed.turns) == ("idle", 1)
+
+
 async def test_what_a_user_has_seen_of_a_reply_is_kept(autojump_clock, open_checked, journal):
     """J12, L13: as far as the journal knows it."""
     disk = await killed_at(
