@@ -94,6 +94,11 @@ class Spending:
             self._held_calls -= held.tool_calls
             self._wake()
 
+    def leave(self, session: str) -> None:
+        """The session is over, whatever it still holds."""
+        if (held := self._held.get(session)) is not None:
+            self.release(held)
+
     def _fits(self, cost: Held) -> bool:
         """Whether it may begin: beside the others, or because there are none."""
         if not self._held:

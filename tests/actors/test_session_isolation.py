@@ -11,8 +11,9 @@ import pytest
 import trio
 from everywhere import FINAL, ROOT, Stage, invalid_requests, the_busy_script, warm_up
 
-from trouper import Limits, Scripted, TrouperError, open_runtime, tool
+from trouper import Budget, Limits, Scripted, TrouperError, open_runtime, tool
 from trouper.actors import recording
+from trouper.core.messages import Usage
 from trouper.ground import TURNS_AT_ONCE, RuntimeGround
 from trouper.journal import open_reader
 from trouper.models.scripted import call, reply
@@ -78,6 +79,35 @@ async def test_a_session_that_keeps_crashing_stays_down_and_says_so(
         assert (await strong.ask("hello")).text == "fine"
 
 
+async def test_a_session_that_stays_down_in_mid_step_keeps_no_other_from_the_budget(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """I23, I26, L25: near its end sessions wait for each other's steps; not for one that will never end."""
+    real = recording.step
+    model = Scripted([reply("fine", usage=Usage(input=400, output=100))], exhausted="repeat", first_delay_s=5.0)
+    async with open_runtime(model=model, durability="memory", budget=Budget(tokens=1_000)) as runtime:
+        weak, strong = await runtime.session("weak"), await runtime.session("strong")
+        assert (await strong.ask("how much is it?")).text == "fine"
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def asked() -> None:
+                with pytest.raises(SessionEnded):
+                    await weak.ask("hello")
+
+            await trio.sleep(1)
+
+            def step(state, command):
+                if state.session == "weak":
+                    raise MemoryError
+                return real(state, command)
+
+            monkeypatch.setattr(recording, "step", step)
+            with trio.fail_after(600):
+                assert (await strong.ask("hello " * 200)).text == "fine"
+        assert weak._ref.exit is not None
+
+
 async def test_a_tool_that_runs_out_of_memory_is_an_internal_error(autojump_clock: trio.testing.MockClock) -> None:
     """L20: the model is told one fixed sentence; the turn goes on."""
 
@@ -110,8 +140,11 @@ async def _crashing_turn(stage: Stage, at: int, seen: list[int]) -> None:
         raise LookupError("the turn has no more decisions")
 
 
-def test_a_crash_in_the_middle_of_any_decision_leaves_a_session_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I4, I6, I23: enumerated; whoever decides at that moment, the actor or the task that brought the command."""
+@pytest.mark.parametrize("unnoticed", [False, True])
+def test_a_crash_in_the_middle_of_any_decision_leaves_a_session_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch, unnoticed: bool
+) -> None:
+    """I4, I6, I23: enumerated; whoever decides at that moment, the actor or the task that brought the command. Unnoticed: also ahead of the disk."""
     real = recording.step
     seen, at = [0], 1
 
@@ -123,7 +156,7 @@ def test_a_crash_in_the_middle_of_any_decision_leaves_a_session_that_goes_on(mon
 
     monkeypatch.setattr(recording, "step", step)
     while True:
-        stage = Stage(CrashDisk())
+        stage = Stage(CrashDisk(), unnoticed=unnoticed)
         seen[0] = -1_000_000
         try:
             run_simulated(_crashing_turn, stage, at, seen, seed=at)

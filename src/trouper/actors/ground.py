@@ -92,6 +92,9 @@ class Spending(Protocol):
     def release(self, held: Any) -> None:
         """Let go of it: the step has no outcome."""
 
+    def leave(self, session: str) -> None:
+        """The session is over, whatever it still holds."""
+
     def begin_step(self) -> Fault | None:
         """A session is about to ask a model: one more step; or why none may any more."""
 

@@ -156,13 +156,14 @@ class SessionActor:
             now = trio.current_time()
             self._crashes = [at for at in self._crashes if now - at < SESSION_RESTART.within_s] + [now]
             if len(self._crashes) > SESSION_RESTART.limit:
-                self._end_feeds()  # That was the last one: nobody may wait for a turn that will never end.
+                self._end()  # That was the last one: nobody may wait for a turn that will never end.
             raise
-        self._end_feeds()
+        self._end()
 
-    def _end_feeds(self) -> None:
+    def _end(self) -> None:
         self.watches.end()
         self.audience.end()
+        self.ground.spending.leave(self.session)
 
     async def _live(self, inbox: Inbox[Any, Any]) -> None:
         self._ref, self._inbox = inbox.ref, inbox
