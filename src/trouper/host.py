@@ -142,6 +142,11 @@ class Runtime(Overview):
 
     def _start(self, name: str, outfit: Outfit, system: str | None) -> Session:
         actor = SessionActor(name, self._ground, outfit, system)
+        before = self._ground.sessions.get(name)
+        if before is not None:
+            # Until it has read the session anew, it stands for what the one that has ended left behind: nobody else here knows that (I12).
+            ended = before._actor
+            actor.state, actor.next_seq, actor.in_flight = ended.state, ended.next_seq, ended.in_flight
         ref = self._sessions.spawn(
             name, actor.run, restart=SESSION_RESTART, mailbox=outfit.limits.mailbox, grace_s=outfit.limits.grace_s
         )

@@ -86,13 +86,15 @@ class Snapshots:
 
     def pictured(self) -> Picture:
         """The state of every session, all at this very moment."""
-        actors = {name: session._actor for name, session in self._sessions.items()}
-        writers: list[SessionActor | MemoryKeeper] = [*actors.values(), self._memory]
+        writers: list[SessionActor | MemoryKeeper] = [
+            *(session._actor for session in self._sessions.values()),
+            self._memory,
+        ]
+        # An actor that has not read its session yet knows nothing of it; the roster does.
+        actors = {name: session._actor for name, session in self._sessions.items() if session._actor.next_seq}
         in_flight = [writer.in_flight for writer in writers if writer.in_flight is not None]
         live: list[tuple[str, str, bytes | None]] = [
-            (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq))
-            for name, actor in actors.items()
-            if actor.next_seq
+            (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq)) for name, actor in actors.items()
         ]
         if self._memory.next_seq:
             live.append((MEMORY_STREAM, IDLE, encode_memories(self._memory.memories, self._memory.next_seq)))

@@ -430,3 +430,27 @@ async def test_a_snapshot_holds_nothing_that_a_power_cut_can_take_from_the_journ
     async with open_runtime("/state", model=Scripted([reply("again")]), disk=cut, environment=environment) as runtime:
         assert (await (await runtime.session("s")).ask("go on")).text == "again"
     open_checked.check(cut)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["from an earlier process", "closed in this one"])
+async def test_a_snapshot_that_is_written_while_a_session_is_opened_holds_it(autojump_clock, open_checked, closed):
+    """I12, I17, J13: its actor has not read it yet; after a crash it would have been a new one, under the old name."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, Scripted([reply("One.")])) as runtime:
+        await (await runtime.session("s")).ask("1")
+    disk = disk.process()
+    model = Scripted([reply("Hi.")], exhausted="repeat")
+    async with process(open_checked, disk, model) as runtime:
+        await (await runtime.session("other")).ask("hello")
+        if closed:
+            session = await runtime.session("s")
+            await session.ask("2")
+            await session.close()
+        runtime._start("s", runtime._outfit, None)  # As `runtime.session("s")` begins.
+        await runtime._ground.snapshots.put_down(runtime._ground.snapshots.pictured())
+        left = disk.fork().kill()
+    async with process(open_checked, left, model) as runtime:
+        listed = {info.id: (info.phase, info.turns) for info in runtime.sessions()}
+        assert listed["s"] == (("closed", 2) if closed else ("idle", 1))
+        if not closed:
+            assert (await (await runtime.session("s")).ask("2")).text == "Hi."
