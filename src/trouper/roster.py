@@ -22,6 +22,8 @@ logger = logging.getLogger("trouper.recovery")
 
 ACTIVE = "active"
 IDLE = "idle"
+#: Of a session that cannot be folded: it stays known as such, or its name would be given to a new one.
+DAMAGED = "damaged"
 
 
 class SessionDamaged(WorldError):
@@ -47,6 +49,10 @@ class Roster:
                 self._suffix.setdefault(stream_of(record.payload), []).append(record.payload)
         #: Sessions that could not be folded, and why.
         self.unreadable: dict[str, str] = {}
+        for name, tag in self._snapshot.sections.items() if self._snapshot is not None else ():
+            if tag == DAMAGED:
+                self.has_gaps = True
+                self.unreadable[name] = "it could not be rebuilt when the last snapshot was written"
 
     def __contains__(self, session: str) -> bool:
         return session in self._suffix or (self._snapshot is not None and session in self._snapshot.sections)
@@ -80,14 +86,17 @@ class Roster:
         """State and next event number; a fresh state for a session that is not there."""
         state, next_seq = State(), 0
         if self._snapshot is not None and session in self._snapshot.sections:
+            if self._snapshot.sections[session] == DAMAGED:
+                return self._fold_all(session)  # Which says what is missing.
             try:
                 state, next_seq = decode_section(self._snapshot.read(session))
             except (JournalDamaged, codec.UndecodableRecord) as error:
                 logger.warning("session %s: its snapshot is of no use (%s); folding all its records", session, error)
-                return fold(
-                    record.payload for record in self._log.records(stream=session) if not is_gap(record.payload)
-                )
+                return self._fold_all(session)
         return fold(self._suffix.get(session, ()), state, next_seq)
+
+    def _fold_all(self, session: str) -> tuple[State, int]:
+        return fold(record.payload for record in self._log.records(stream=session) if not is_gap(record.payload))
 
     def reload(self, session: str) -> tuple[State, int]:
         """The same from what the journal holds now: for an actor that begins again."""
@@ -121,8 +130,8 @@ class Roster:
         """Sections of a new snapshot for the sessions that no actor has: copied where nothing changed, else folded."""
         for name in self.names():
             if name in self.unreadable:
-                continue
-            if name in self._suffix:
+                yield name, DAMAGED, b"{}"
+            elif name in self._suffix:
                 state, next_seq = self.load(name)
                 yield name, tag_of(state), encode_section(state, next_seq)
             elif self._snapshot is not None:

@@ -16,7 +16,9 @@ from trouper.core.history import problems
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
 from trouper.core.recovery import UNKNOWN
+from trouper.journal import repair
 from trouper.models import Scripted, call, reply, stall
+from trouper.roster import SessionDamaged
 from trouper.testing import CrashDisk, Fate
 
 RESUME = Limits(on_restart="resume")
@@ -454,3 +456,22 @@ async def test_a_snapshot_that_is_written_while_a_session_is_opened_holds_it(aut
         assert listed["s"] == (("closed", 2) if closed else ("idle", 1))
         if not closed:
             assert (await (await runtime.session("s")).ask("2")).text == "Hi."
+
+
+async def test_a_session_that_has_lost_records_stays_known_as_damaged(tmp_path):
+    """J10, I13: also when a snapshot was written since; its name is not given to a new one."""
+    old, new, model = tmp_path / "old", tmp_path / "new", Scripted([reply("Hi.")], exhausted="repeat")
+    async with open_runtime(old, model=model) as runtime:
+        for text in ("first", "second", "third"):
+            for name in ("whole", "torn"):
+                await (await runtime.session(name)).ask(f"{text} to {name}")
+    (segment,) = old.glob("segment-*.log")
+    segment.write_bytes(segment.read_bytes().replace(b"second to torn", b"SECOND to torn"))
+    repair(old, new)
+    for _ in range(3):
+        async with open_runtime(new, model=model) as runtime:
+            listed = {info.id: info.phase for info in runtime.sessions()}
+            assert listed == {"whole": "idle", "torn": "damaged"}
+            assert runtime.tasks().tasks == () and (await (await runtime.session("whole")).ask("go on")).text == "Hi."
+            with pytest.raises(SessionDamaged, match="has lost its events"):
+                await runtime.session("torn")
