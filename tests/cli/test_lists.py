@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import trio
 
 from trouper import Scripted, open_runtime, tool
+from trouper.journal import repair
 from trouper.models import call, reply
 
 
@@ -66,3 +68,25 @@ def test_tasks_that_are_not_shown_are_no_secret(trouper: Callable[..., Any], tmp
     assert trouper("tasks", "--root", root).out.count("\n") == 3
     cut = trouper("tasks", "--limit", "1", "--root", root).out
     assert cut.count("task_") == 1 and cut.endswith("these are the newest 1; --limit says how many to show\n")
+
+
+async def test_a_damaged_session_is_named_and_hides_no_other(trouper: Callable[..., Any], tmp_path: Path) -> None:
+    """J10, I23: after a repair, whatever is listed."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    async with open_runtime(old, model=Scripted([reply("Hi.")], exhausted="repeat")) as runtime:
+        for text in ("first", "second", "third"):
+            for name in ("whole", "torn"):
+                await (await runtime.session(name)).ask(f"{text} to {name}")
+    (segment,) = old.glob("segment-*.log")
+    segment.write_bytes(segment.read_bytes().replace(b"second to torn", b"SECOND to torn"))
+    repair(old, new)
+    for command in (("sessions",), ("journal", "ls")):
+        listed = trouper(*command, "--root", new)
+        assert listed.code == 0 and "damaged" in listed.out and "whole" in listed.out
+        told = [json.loads(line) for line in trouper(*command, "--json", "--root", new).out.splitlines()]
+        assert {each["session"]: each["phase"] for each in told} == {"torn": "damaged", "whole": "idle"}
+    for kind in ("tasks", "notifications", "schedules"):
+        listed = trouper(kind, "--root", new)
+        assert listed.code == 0 and "'torn' has lost its events" in listed.err
+    assert "'torn' has lost its events" in trouper("doctor", "--root", new).out
+    assert trouper("sessions", "show", "torn", "--root", new).code == 65

@@ -22,7 +22,9 @@ from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean_line, plural, size_of
 from trouper.cli.views import check_readable, open_view
 from trouper.core.outstanding import outstanding
+from trouper.core.session import State
 from trouper.journal.format import LOCK_NAME, RESERVE_NAME
+from trouper.roster import SessionDamaged
 
 FREE_BYTES_MIN = 200_000_000
 #: Larger journals are checked byte by byte on request only.
@@ -232,7 +234,11 @@ def _journal(root: Path, *, deep: bool) -> Iterator[Finding]:
         else:
             return
     with open_view(root) as view:
-        busy = [name for name, state in view.states() if outstanding(state)]
+        each = list(view.each())
+    for _, state, _ in each:
+        if isinstance(state, SessionDamaged):
+            yield Finding("sessions", "problem", state.message)
+    busy = [name for name, state, _ in each if isinstance(state, State) and outstanding(state)]
     if busy:
         shown = ", ".join(busy[:5]) + (", ..." if len(busy) > 5 else "")
         yield Finding("sessions", "note", f"{plural(len(busy), 'session')} with open work: {shown}")

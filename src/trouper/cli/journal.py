@@ -18,6 +18,7 @@ from trouper.cli.terminal import Terminal, clean, clean_line, plural, size_of, w
 from trouper.cli.views import check_readable, open_view
 from trouper.journal import RawRecord, open_reader
 from trouper.journal.format import is_gap
+from trouper.roster import SessionDamaged
 
 #: More than this makes browsers slow.
 PAGE_RECORDS = 5_000
@@ -133,25 +134,18 @@ def _ls(options: argparse.Namespace) -> int:
             out.table(("SEGMENT", "FIRST", "LAST", "SIZE", "STATE", "FILE"), rows)
         return 0
     with open_view(root) as view:
-        found = []
-        for name in view.names():
-            state, events = view.roster.load(name)
-            found.append(
-                (name, state.phase.value, state.turns, events, len(state.tasks.live), len(state.notifications.pending))
-            )
+        found: list[tuple[str, str, int | None, int | None, int | None, int | None]] = []
+        for name, state, events in view.each():
+            if isinstance(state, SessionDamaged):
+                found.append((name, "damaged", None, None, None, None))
+                continue
+            tasks, notes = len(state.tasks.live), len(state.notifications.pending)
+            found.append((name, state.phase.value, state.turns, events, tasks, notes))
         recovery = view.log.recovery
     if options.json:
-        for name, phase, turns, events, tasks, notes in found:
-            out.json(
-                {
-                    "session": name,
-                    "phase": phase,
-                    "turns": turns,
-                    "events": events,
-                    "live_tasks": tasks,
-                    "pending_notifications": notes,
-                }
-            )
+        names = ("session", "phase", "turns", "events", "live_tasks", "pending_notifications")
+        for each in found:
+            out.json(dict(zip(names, each, strict=True)))
         return 0
     owner = owner_of(root)
     held = "nobody writes" if owner is None else f"process {owner} writes" if owner else "another process writes"
@@ -160,7 +154,8 @@ def _ls(options: argparse.Namespace) -> int:
         f"{clean_line(recovery.journal)}: {plural(recovery.last, 'record')} in {plural(len(layout.segments), 'segment')} "
         f"({size_of(total)}), epoch {recovery.epoch}, {held}"
     )
-    out.table(("SESSION", "PHASE", "TURNS", "EVENTS", "TASKS", "NOTIFICATIONS"), found)
+    shown = [tuple("-" if cell is None else cell for cell in each) for each in found]
+    out.table(("SESSION", "PHASE", "TURNS", "EVENTS", "TASKS", "NOTIFICATIONS"), shown)
     return 0
 
 

@@ -13,6 +13,7 @@ from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
 from trouper.cli.views import open_view
 from trouper.core.messages import Message
 from trouper.core.session import State
+from trouper.roster import SessionDamaged
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,9 +42,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _ls(options: argparse.Namespace) -> int:
     out = Terminal()
-    rows = []
+    rows: list[tuple[object, ...]] = []
     with open_view(root_of(options)) as view:
-        for name, state in view.states():
+        for name, state, _ in view.each():
+            if isinstance(state, SessionDamaged):
+                if options.json:
+                    out.json({"session": name, "phase": "damaged"})
+                rows.append((name, "damaged", "-", "-", "-", ""))
+                continue
             if options.json:
                 out.json(summary(name, state))
             rows.append(

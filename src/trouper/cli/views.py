@@ -11,13 +11,14 @@ from typing import cast
 from attrs import frozen
 
 from trouper._errors import UsageError
+from trouper.cli.endings import say
 from trouper.core.session import State
 from trouper.journal import Disk, JournalTooNew, Log, OsDisk, open_log, open_reader
 from trouper.journal.format import VERSION
 from trouper.journal.layout import Layout
 from trouper.journal.reader import damaged
 from trouper.journal.tolerant import TolerantDisk
-from trouper.roster import Roster
+from trouper.roster import Roster, SessionDamaged
 
 
 @frozen
@@ -39,8 +40,25 @@ class View:
         return self.roster.load(session)[0]
 
     def states(self, session: str | None = None) -> Iterator[tuple[str, State]]:
-        for name in self.names() if session is None else [session]:
-            yield name, self.state(name)
+        """Of one session or of all. A damaged one among all of them is named on stderr, and keeps nobody from seeing the others (I23)."""
+        if session is not None:
+            yield session, self.state(session)
+            return
+        for name, state, _ in self.each():
+            if isinstance(state, SessionDamaged):
+                say(state.message)
+            else:
+                yield name, state
+
+    def each(self) -> Iterator[tuple[str, State | SessionDamaged, int]]:
+        """All sessions, each with the number of its events; of one that has lost some of them, what is wrong with it."""
+        for name in self.names():
+            try:
+                state, events = self.roster.load(name)
+            except SessionDamaged as damage:
+                yield name, damage, 0
+            else:
+                yield name, state, events
 
 
 @contextmanager
