@@ -38,6 +38,14 @@ async def ponder() -> str:
 
 
 @tool
+async def tidy_up() -> str:
+    """Tidy up, which nobody can cancel, until somebody opens the gate."""
+    with trio.CancelScope(shield=True):
+        await _gate("tidied")
+    return "tidy"
+
+
+@tool
 async def shout(loud: str = "\x1b]52;c;c3RvbGVu\x07\x1b[2J\x1b[31mBOO\u202eevil\x9b31m") -> str:
     """Say something that would drive a terminal if it got there."""
     return loud

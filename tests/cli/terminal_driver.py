@@ -75,6 +75,12 @@ class AtTerminal:
             if not self._read(deadline):
                 raise AssertionError(f"{wanted!r} never came; the screen:\n{self.text()}")
 
+    def wait_for_bytes(self, wanted: bytes) -> None:
+        """Until the command has written this."""
+        deadline = time.monotonic() + PATIENCE_S
+        while wanted not in self.raw:
+            assert self._read(deadline), f"{wanted!r} never came; the screen:\n{self.text()}"
+
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 

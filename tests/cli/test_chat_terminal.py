@@ -79,6 +79,20 @@ def test_ctrl_c_interrupts_the_turn_and_twice_quits(place: Path) -> None:
     assert not check_invariants(place / "state", complete=True)
 
 
+def test_a_second_ctrl_c_quits_while_a_tool_does_not_stop_for_the_first(place: Path) -> None:
+    """L21: a tool's clean-up may take its time; whoever presses Ctrl-C twice has the terminal back meanwhile."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.ask("run tidy_up", "● Tidy Up")
+        terminal.type("\x03")
+        terminal.wait_for("(interrupted)")
+        terminal.type("\x03")
+        terminal.wait_for_bytes(b"\x1b[?2004l")
+        (place / "gates" / "tidied").touch()
+        assert terminal.wait_end() == 130
+    assert not check_invariants(place / "state", complete=True)
+
+
 def test_after_kill_9_the_next_start_takes_up_the_run_and_tells_of_the_turn(place: Path) -> None:
     """J12, B10: the journal knows what was open; the idempotent run is re-attached, and its one notification arrives."""
     with chat(place) as terminal:

@@ -100,7 +100,7 @@ class Chat:
             try:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(self._watch.run)
-                    nursery.start_soon(self._take_interrupts, pressed, nursery.cancel_scope)
+                    nursery.start_soon(self._take_interrupts, pressed, nursery)
                     nursery.start_soon(self._tick)
                     self.screen.redraw()
                     try:
@@ -183,7 +183,7 @@ class Chat:
                     held.close()
                 holding = typing
 
-    async def _take_interrupts(self, pressed: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async def _take_interrupts(self, pressed: AsyncIterator[int], nursery: trio.Nursery) -> None:
         async for _ in pressed:
             if self._editor.paste is Paste.STALLED:
                 # The only key that still is one. Whoever wants more by it can press it again.
@@ -191,10 +191,11 @@ class Chat:
                 self.screen.say("(taken as it is; Enter sends it, Ctrl-U removes it)", "dim")
             elif self._twice():
                 self._left = True
-                scope.cancel()
+                nursery.cancel_scope.cancel()
                 return
             else:
-                await self._stop_turn()
+                # Not waited for: a tool may take its time to stop, and the next Ctrl-C has to be heard meanwhile.
+                nursery.start_soon(self._stop_turn)
 
     def _twice(self) -> bool:
         now = trio.current_time()
