@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyte
@@ -20,19 +21,52 @@ COLUMNS, ROWS = 110, 45
 #: Only ever reached when something is wrong: nothing here waits for time to pass.
 PATIENCE_S = 60.0
 COMMAND = [sys.executable, "-m", "trouper.cli"]
+#: A shell that can do one thing: run a command in the foreground, say how a stopped one has left the terminal, and continue it after the next line.
+SHELL = """
+import os, signal, subprocess, sys, termios
+
+def foreground():
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+own = termios.tcgetattr(0)
+job = subprocess.Popen(sys.argv[1:], preexec_fn=foreground).pid
+while True:
+    _, status = os.waitpid(job, os.WUNTRACED)
+    os.tcsetpgrp(0, os.getpid())
+    print("the terminal is", "as it was" if termios.tcgetattr(0) == own else "not as it was", flush=True)
+    if not os.WIFSTOPPED(status):
+        break
+    termios.tcsetattr(0, termios.TCSADRAIN, own)
+    sys.stdin.readline()
+    os.tcsetpgrp(0, job)
+    os.killpg(job, signal.SIGCONT)
+sys.exit(abs(os.waitstatus_to_exitcode(status)))
+"""
+IN_SHELL = [sys.executable, "-c", SHELL, *COMMAND]
 
 
 class AtTerminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, *arguments: str, cwd: Path | None = None, columns: int = COLUMNS, **environment: str) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path | None = None,
+        columns: int = COLUMNS,
+        command: Sequence[str] = COMMAND,
+        **environment: str,
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
         self._screen = pyte.HistoryScreen(columns, ROWS, history=5_000)
         self._stream = pyte.ByteStream(self._screen)
         self.raw = b""
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*command, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,

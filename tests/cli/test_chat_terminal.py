@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from terminal_driver import AtTerminal, in_order, wait_for_text
+from terminal_driver import IN_SHELL, AtTerminal, in_order, wait_for_text
 
 from trouper.testing.invariants import check_invariants
 
@@ -139,6 +139,45 @@ def test_sigterm_ends_the_chat_in_order(place: Path) -> None:
         assert terminal.wait_end() == 143
         assert terminal.raw.endswith(b"\x1b[?2004l")
     assert not (place / "state" / "control.sock").exists()
+
+
+def test_ctrl_z_hands_the_terminal_back_and_whoever_is_continued_takes_it_again(place: Path) -> None:
+    """The shell sees what is typed into it; and the line that was begun goes on, key by key, below what the shell wrote."""
+    with chat(place, command=IN_SHELL) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.type("half a li")
+        terminal.wait_for("> half a li")
+        terminal.type("\x1a")
+        terminal.wait_for("the terminal is as it was")
+        terminal.line("fg")
+        terminal.wait_for("the terminal is as it was fg > half a li")
+        terminal.type("nX\x7fe")
+        terminal.wait_for("> half a line")
+        in_order(terminal.ask("", "You said: half a line"), "fg", "> half a line", "You said: half a line")
+        terminal.line("/quit")
+        assert terminal.wait_end() == 0
+
+
+def test_ctrl_z_does_nothing_where_nobody_could_continue_the_chat(place: Path) -> None:
+    """As in a window of its own, whose first process it is."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.type("are you ")
+        terminal.wait_for("> are you")
+        terminal.type("\x1a")  # Alone: the system drops what stands unread before it.
+        terminal.wait_for("> are you > are you")
+        terminal.type("there?")
+        in_order(terminal.ask("", "You said: are you there?"), "> are you there?", "You said: are you there?")
+        terminal.quit()
+
+
+def test_ctrl_backslash_ends_the_chat_at_once_and_leaves_the_terminal_as_it_was(place: Path) -> None:
+    with chat(place, command=IN_SHELL) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.type("\x1c")
+        terminal.wait_for("the terminal is as it was")
+        assert terminal.wait_end() == signal.SIGQUIT
+        assert b"\x1b[?2004l" in terminal.raw
 
 
 def test_ctrl_s_stops_nothing(place: Path) -> None:

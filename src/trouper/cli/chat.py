@@ -15,7 +15,7 @@ import trio
 from trouper._errors import TrouperError, UsageError
 from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
-from trouper.cli.chat_input import raw_keys, typed_lines
+from trouper.cli.chat_input import Keys, typed_lines
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Watch
 from trouper.cli.describe import quoted
@@ -65,11 +65,11 @@ async def _main(options: argparse.Namespace) -> int:
         editor = LineEditor()
         screen: Screen = TerminalScreen(out, editor) if on_terminal else PlainScreen(out)
         chat = Chat(hosted, session, screen, editor, thinking=not options.no_thinking)
-        with raw_keys(sys.stdin.fileno()) if on_terminal else nullcontext():
+        stdin = sys.stdin.fileno()
+        with Keys(stdin).taken() if on_terminal else nullcontext() as keys:
             try:
-                stdin = sys.stdin.fileno()
                 lines = typed_lines(stdin, editor, screen) if on_terminal else lines_of(stdin)
-                return await chat.run(lines, steer=on_terminal)
+                return await chat.run(lines, steer=on_terminal, keys=keys)
             finally:
                 screen.close()
 
@@ -92,8 +92,8 @@ class Chat:
         #: By Ctrl-C, twice.
         self._left = False
 
-    async def run(self, lines: AsyncIterator[str], *, steer: bool) -> int:
-        """Until the user leaves. `steer`: lines go to the model as they come; else each waits for the turn before it."""
+    async def run(self, lines: AsyncIterator[str], *, steer: bool, keys: Keys | None = None) -> int:
+        """Until the user leaves. `steer`: lines go to the model as they come; else each waits for the turn before it. `keys`: of the terminal they are typed on."""
         # Before the first word: whoever sees it may press Ctrl-C.
         with trio.open_signal_receiver(signal.SIGINT) as pressed:
             self._greet()
@@ -102,6 +102,8 @@ class Chat:
                     await nursery.start(self._watch.run)
                     nursery.start_soon(self._take_interrupts, pressed, nursery)
                     nursery.start_soon(self._tick)
+                    if keys is not None:
+                        await nursery.start(self._take_stops, keys)
                     self.screen.redraw()
                     try:
                         async with aclosing(lines) as typed:  # type: ignore[type-var]
@@ -196,6 +198,21 @@ class Chat:
             else:
                 # Not waited for: a tool may take its time to stop, and the next Ctrl-C has to be heard meanwhile.
                 nursery.start_soon(self._stop_turn)
+
+    async def _take_stops(self, keys: Keys, task_status: trio.TaskStatus[None]) -> None:
+        """Ctrl-Z hands the terminal back as it was; whoever is continued, then or after any other stop, takes it again, for a shell has used it meanwhile."""
+        heeded = [signal.SIGCONT]
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            heeded.append(signal.SIGTSTP)
+        with trio.open_signal_receiver(*heeded) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGTSTP:
+                    self.screen.suspend()
+                    keys.stop()
+                else:
+                    keys.take()
+                self.screen.redraw()
 
     def _twice(self) -> bool:
         now = trio.current_time()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import signal
 import sys
+import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from typing import Any, Self
 
 import trio
 
@@ -18,24 +22,57 @@ _BRACKETED_PASTE = ("\x1b[?2004h", "\x1b[?2004l")
 PASTE_SILENCE_S = 1.0
 
 
-@contextmanager
-def raw_keys(descriptor: int) -> Iterator[None]:
-    """The terminal hands over every key as it is pressed, and echoes none. Ctrl-C stays a signal; Ctrl-S does not stop the screen, which everything else would wait for."""
-    import termios
+class Keys:
+    """A terminal that hands over every key as it is pressed, and echoes none. Ctrl-C stays a signal; Ctrl-S does not stop the screen, which everything else would wait for."""
 
-    before = termios.tcgetattr(descriptor)
-    now = termios.tcgetattr(descriptor)
-    now[0] &= ~termios.IXON
-    now[3] &= ~(termios.ICANON | termios.ECHO)
-    now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
-    termios.tcsetattr(descriptor, termios.TCSADRAIN, now)
-    sys.stdout.write(_BRACKETED_PASTE[0])
-    try:
-        yield
-    finally:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._before = termios.tcgetattr(descriptor)
+
+    def take(self) -> None:
+        now = termios.tcgetattr(self._descriptor)
+        now[0] &= ~termios.IXON
+        now[3] &= ~(termios.ICANON | termios.ECHO)
+        now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
+        self._set(now)
+        sys.stdout.write(_BRACKETED_PASTE[0])
+
+    def give_back(self) -> None:
         sys.stdout.write(_BRACKETED_PASTE[1])
         sys.stdout.flush()
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        self._set(self._before)
+
+    def _set(self, how: Any) -> None:
+        while True:
+            try:
+                return termios.tcsetattr(self._descriptor, termios.TCSADRAIN, how)
+            except termios.error as error:
+                if error.args[0] != errno.EINTR:  # Stopped over it, in the background, and continued.
+                    raise
+
+    def stop(self) -> None:
+        """Do what Ctrl-Z is for, with the terminal as it was; returns when the process goes on, with its keys. Nothing happens where nobody could continue it: the system sees to that."""
+        self.give_back()
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
+        self.take()
+
+    def _quit(self, number: int, _: object) -> None:
+        """Ctrl-\\ ends the program at once, whatever it is busy with; but not with a terminal on which nobody sees what is typed."""
+        self.give_back()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    @contextmanager
+    def taken(self) -> Iterator[Self]:
+        before = signal.signal(signal.SIGQUIT, self._quit)
+        self.take()
+        try:
+            yield self
+        finally:
+            self.give_back()
+            signal.signal(signal.SIGQUIT, before)
 
 
 async def typed_lines(descriptor: int, editor: LineEditor, screen: Screen) -> AsyncIterator[str]:

@@ -35,6 +35,9 @@ class Screen(Protocol):
 
     def redraw(self) -> None: ...
 
+    def suspend(self) -> None:
+        """Somebody else writes next: what is drawn stays, and the next drawing begins below."""
+
     def close(self) -> None: ...
 
 
@@ -78,6 +81,9 @@ class PlainScreen:
 
     def redraw(self) -> None:
         pass
+
+    def suspend(self) -> None:
+        self.end_stream()
 
     def close(self) -> None:
         self.end_stream()
@@ -143,6 +149,11 @@ class TerminalScreen:
 
     def redraw(self) -> None:
         self._draw([])
+
+    def suspend(self) -> None:
+        self._out.stream.write("\r\n")
+        self._out.stream.flush()
+        self._above, self._drawn = 0, False
 
     def close(self) -> None:
         """Leave the cursor below everything, on a line of its own."""
