@@ -328,6 +328,17 @@ def test_twenty_columns_are_enough(place: Path) -> None:
         terminal.quit()
 
 
+def test_columns_that_the_terminal_does_not_have_are_not_written_to(place: Path) -> None:
+    """`COLUMNS` may be of another window, or of this one before it was made smaller."""
+    with chat(place, columns=60, COLUMNS="200") as terminal:
+        terminal.wait_for("/help for help")
+        terminal.ask("word " * 40 + "end", "You said: word")
+        shown = terminal.wait_for("word end >")
+        in_order(shown, "> word", "word end", "I say it back.", "You said: word", "word end")
+        assert shown.count("You said:") == 1
+        terminal.quit()
+
+
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in mid-turn"])
 def test_a_window_that_is_closed_ends_the_chat_in_order(place: Path, busy: bool) -> None:
     """I21: the input ends and a signal comes, in whichever order, and nothing can be written any more."""

@@ -74,14 +74,16 @@ def test_without_a_terminal_it_is_plain_text_and_true(tmp_path: Path) -> None:
     assert kept is not None and said.removeprefix("agent: ").startswith(kept[1].rstrip("…"))
 
 
-def test_on_a_terminal_it_has_colours_and_a_live_tree_of_actors() -> None:
-    with AtTerminal("demo", "--fast") as terminal:
+@pytest.mark.parametrize("columns", ["", "400"], ids=["", "with COLUMNS of a wider one"])
+def test_on_a_terminal_it_has_colours_and_a_live_tree_of_actors(columns: str) -> None:
+    with AtTerminal("demo", "--fast", COLUMNS=columns) as terminal:
         terminal.wait_for("supervisor")
         code = terminal.wait_end()
         shown = terminal.text()
         raw = terminal.raw.decode()
     assert code == 0, shown
     in_order(shown, *STORY)
+    assert "supervisor" not in shown  # What is drawn below is taken away again, whole.
     assert "\x1b[1m" in raw
     assert "model call, turn 1 step 1" in raw and "tool call survey" in raw
     assert re.search(r"run survey, attempt 2|tool call survey", raw) and re.search(r"process \d+: killed", raw)

@@ -80,7 +80,7 @@ class LiveStage(Stage):
         from rich.console import Console
 
         super().__init__(out)
-        self._console = Console(file=out.stream, highlight=False, markup=False)
+        self._console = Console(file=out.stream, highlight=False, markup=False, width=out.width)
         self._live: Live | None = None
         self._spoken: Any = None
         self._drawn_at = 0.0
@@ -100,12 +100,12 @@ class LiveStage(Stage):
 
     def scene(self, title: str) -> None:
         self.close_line()
-        self._console.print()
-        self._console.print(f"== {title}", style="bold")
+        self._print()
+        self._print(f"== {title}", style="bold")
 
     def line(self, text: str, *styles: str) -> None:
         self.close_line()
-        self._console.print(_indented(text), style=" ".join(styles) or None)
+        self._print(_indented(text), style=" ".join(styles) or None)
 
     def stream(self, speaker: str, text: str, *styles: str) -> None:
         from rich.text import Text
@@ -122,13 +122,22 @@ class LiveStage(Stage):
             # Gone from below first: otherwise it would stand there twice for a moment.
             spoken, self._open, self._spoken = self._spoken, "", None
             self.refresh(at_once=True)
-            self._console.print(spoken)
+            self._print(spoken)
 
     def refresh(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
         if self._live is not None and (at_once or now - self._drawn_at >= FRAME_S):
             self._drawn_at = now
+            self._fit()
             self._live.update(self._bottom(), refresh=True)
+
+    def _print(self, *shown: Any, style: str | None = None) -> None:
+        self._fit()
+        self._console.print(*shown, style=style)
+
+    def _fit(self) -> None:
+        """As wide as the terminal is now: it would take the word of `COLUMNS` for it, and rows that are wrapped unseen cannot be taken back."""
+        self._console.width = self.out.width
 
     def _bottom(self) -> RenderableType:
         from rich.console import Group

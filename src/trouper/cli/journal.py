@@ -366,11 +366,11 @@ def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -
                 }
             )
             continue
-        waits = f"  waits for: {', '.join(owed)}" if owed else ""
+        waits = "  " + clean_line(f"waits for: {', '.join(owed)}", max(40, out.width - 40)) if owed else ""
         out.line(
             out.style(f"{record.seq:>6}  {clean_line(record.session)}#{record.n}  ", "dim")
             + out.style(type(record.cause).__name__, "cyan")
-            + f" -> {after.phase.value}{clean_line(waits, max(40, out.width - 40)) and '  ' + clean_line(waits)}"
+            + f" -> {after.phase.value}{waits}"
         )
         for event in record.events:
             out.line(f"{'':>8}{clean_line(describe(event), max(40, out.width - 10))}")

@@ -57,7 +57,15 @@ class Terminal:
 
     @property
     def width(self) -> int:
-        return shutil.get_terminal_size((100, 24)).columns if self.is_terminal else 100_000
+        """Columns to write to. `COLUMNS` may ask for fewer than the terminal has, never for more: rows that it wraps by itself cannot be counted."""
+        if not self.is_terminal:
+            return 100_000
+        asked = shutil.get_terminal_size((100, 24)).columns
+        try:
+            there = os.get_terminal_size(self.stream.fileno()).columns
+        except (OSError, ValueError):
+            return asked
+        return min(asked, there) if there > 0 else asked
 
     def style(self, text: str, *styles: str) -> str:
         if not self.colour or not styles:
