@@ -115,6 +115,19 @@ def test_wrong_arguments_are_one_line_and_2(trouper, root: Path, wrong: tuple[st
     one_line(done.err)
 
 
+@pytest.mark.parametrize(
+    "wrong", [("sessions", "show", "{}"), ("tasks", "--limit", "{}"), ("run", "x", "--model", "{}"), ("{}",)], ids=str
+)
+def test_what_to_do_is_in_sight_however_long_an_argument_is(trouper, root: Path, wrong: tuple[str, ...]) -> None:
+    """The beginning of the line says what is wrong, its end what to do; in between, what was given is cut."""
+    given = [argument.format("x" * 100_000) for argument in wrong]
+    done = trouper(*given, *(("--root", root) if len(given) > 1 else ()))
+    assert done.code == 2 and len(done.err) < 2_100 and "xxx … xxx" in done.err
+    remedy = {"sessions": "lists them", "tasks": "tasks --help", "run": "or simulated"}.get(wrong[0], "trouper --help")
+    assert done.err.endswith(remedy + "\n")
+    one_line(done.err)
+
+
 @pytest.mark.parametrize("command", [*LOOKING, *CHANGING], ids=" ".join)
 def test_a_missing_root_is_one_line_and_66_and_nothing_is_made(
     trouper, tmp_path: Path, command: tuple[str, ...]
@@ -217,6 +230,18 @@ def test_doctor_names_what_is_in_the_way_of_the_runtimes_own_files(trouper, root
     assert refused.code == 74
     one_line(refused.err)
     assert not list(root.glob("control.sock.*"))
+
+
+@pytest.mark.parametrize("name", ["segment-00000001.log", "lock", "reserve"])
+def test_nobody_waits_for_a_pipe_that_stands_where_the_journal_has_a_file(root: Path, name: str) -> None:
+    """J10. In processes of their own: whoever waits for a pipe waits for ever."""
+    (root / name).unlink()
+    os.mkfifo(root / name, 0o600)
+    refused = run("run", "hello", "--root", str(root))
+    assert refused.returncode == 74
+    one_line(refused.stderr)
+    done = run("doctor", "--root", str(root))
+    assert done.returncode == 1 and f"{str(root / name)!r}" in done.stdout and not done.stderr
 
 
 @pytest.mark.parametrize("name", ["lock", "reserve"])

@@ -156,7 +156,8 @@ class OsDisk:
         return OsFile(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
 
     def open_read(self, path: str) -> OsFile:
-        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        # Without waiting for somebody who writes into a pipe that happens to have this name.
+        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
@@ -196,7 +197,8 @@ class OsDisk:
             os.close(fd)
 
     def reserve(self, path: str, size: int) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        # Nor for somebody who reads from one.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, size)

@@ -14,7 +14,7 @@ from trouper.journal.segment import Damage
 #: What is read at once where a larger read failed: a sector, or a page.
 _PIECE_BYTES = 4096
 #: Errors of the medium, and names that lead to something that is no file. Others (permissions, too many files) say nothing about the journal.
-_BAD = frozenset({errno.EIO, errno.EISDIR, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
+_BAD = frozenset({errno.EIO, errno.EISDIR, errno.ESPIPE, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
 
 
 class TolerantDisk:
