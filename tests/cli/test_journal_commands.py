@@ -211,6 +211,42 @@ def test_html_is_a_page_for_its_owner_alone(trouper, filled: Path, tmp_path: Pat
         one_line(refused.err)
 
 
+@pytest.mark.parametrize(
+    "named", ["", ".", "..", "/", "new/", "dir", "pipe", "device", "root/segment-00000001.log", "root/lock", "link"]
+)
+def test_a_page_never_takes_the_place_of_what_is_no_file_or_is_the_journals_own(
+    trouper, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """J15: nothing but `archive` deletes a record."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dir").mkdir()
+    os.mkfifo("pipe")
+    os.symlink("/dev/null", "device")
+    os.symlink("root/segment-00000001.log", "link")
+    before = _files(tmp_path)
+    done = trouper("journal", "html", root, "-o", named)
+    assert done.code == 2, done
+    one_line(done.err)
+    assert _files(tmp_path) == before
+    assert trouper("journal", "verify", root).code == 0
+
+
+def _files(place: Path) -> dict[Path, tuple[int, int, int]]:
+    found = {path: path.lstat() for path in place.rglob("*")}
+    return {path: (about.st_ino, about.st_mode, about.st_mtime_ns) for path, about in found.items()}
+
+
+def test_a_page_goes_where_links_lead_and_to_standard_output(trouper, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "page")
+    assert trouper("journal", "html", root, "-o", tmp_path / "link").code == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "page").read_text().startswith("<!doctype html>")
+    assert trouper("journal", "html", root, "-o", root / "page.html").code == 0
+    assert trouper("journal", "html", root, "-o", "-").out == (root / "page.html").read_text()
+    missing = trouper("journal", "html", root, "-o", tmp_path / "nowhere" / "page")
+    assert missing.code == 74 and repr(str(tmp_path / "nowhere" / "page")) in missing.err
+    one_line(missing.err)
+
+
 def test_repair_writes_a_new_journal_with_an_explicit_gap(trouper, damaged: Path, tmp_path: Path) -> None:
     """J10."""
     done = trouper("journal", "repair", damaged, tmp_path / "new")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -71,7 +72,9 @@ def _parser() -> Parser:
         metavar="N",
         help=f"at most so many records (default {PAGE_RECORDS:,})",
     )
-    page.add_argument("-o", "--output", metavar="FILE", help="where to write it, anew (default: standard output)")
+    page.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write it, anew (default, and -: standard output)"
+    )
     add_root(page, positional=True)
     page.set_defaults(command=_html)
 
@@ -444,22 +447,39 @@ def _html(options: argparse.Namespace) -> int:
     from trouper.replay import Page, open_journal
 
     root, out = root_of(options), Terminal()
-    if options.output is None and out.is_terminal:
+    named = None if options.output == "-" else options.output
+    if named is None and out.is_terminal:
         raise UsageError("the page is for a browser: name a file with --output, or send it through a pipe")
+    file = None if named is None else _page_file(root, named)
     check_readable(root)
     page = Page(open_journal(root), options.session, after=options.after, limit=options.limit)
-    if options.output is None:
+    if file is None:
         for piece in page:
             out.stream.write(piece)
     else:
         from trouper.stores.atomic import write_atomically
 
-        # For its owner alone, as the journal is; and whole, or not there.
-        write_atomically(Path(options.output), "".join(page).encode("ascii"))
+        try:
+            # For its owner alone, as the journal is; and whole, or not there.
+            write_atomically(file, "".join(page).encode("ascii"))
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, named) from None  # Not under its temporary name.
         out.line(f"wrote {clean_line(options.output)}: {plural(len(page.sessions), 'session')}")
     if page.problem is not None:
         raise page.problem
     return 0
+
+
+def _page_file(root: Path, named: str) -> Path:
+    """Where a page goes: behind all links; and never in the place of what is no file, or is the journal's own, for it takes the place of whatever is there."""
+    if not named or "\0" in named or named.endswith(os.sep) or os.path.isdir(named):
+        raise UsageError(f"{named!r} cannot be a file; name one with --output")
+    path = Path(os.path.realpath(named))
+    if os.path.lexists(path) and not path.is_file():
+        raise UsageError(f"{named!r} is no file; leave out --output, and send the page there: `> {named}`")
+    if Path(os.path.realpath(root)) in path.parents and path.suffix != ".html":
+        raise UsageError(f"{named!r} is in the root itself; write the page elsewhere, or to a name that ends in .html")
+    return path
 
 
 # --- archive ---
