@@ -212,3 +212,48 @@ def test_tools_that_fail_to_load_are_named(
         with pytest.raises(ConfigError) as caught:
             tools_named([name])
         assert repr(name) in caught.value.message and words in caught.value.message
+
+
+KEY = "sk-ant-api03-" + "Ab1" * 20
+
+
+@pytest.mark.parametrize(
+    "text", [f"model = '{KEY}'", f"[budget]\ntokens = '{KEY}'", f"tools = ['{KEY}']", f"durability = '{KEY}'"]
+)
+def test_a_key_in_the_wrong_place_is_not_told(trouper, tmp_path: Path, text: str) -> None:
+    """I36: what is said of a setting goes into the logs of whoever builds and tests."""
+    (tmp_path / "root").mkdir(mode=0o700)
+    (tmp_path / "root" / "trouper.toml").write_text(text)
+    refused, found = trouper("run", "hi", "--root", tmp_path / "root"), trouper("doctor", "--root", tmp_path / "root")
+    assert refused.code == 78 and "trouper.toml', line" in refused.err and "[redacted]" in refused.err
+    assert found.code == 1 and "[redacted]" in found.out
+    assert KEY[:20] not in refused.err + found.out
+
+
+def test_whoever_writes_a_key_into_the_file_hears_where_keys_come_from(tmp_path: Path) -> None:
+    (tmp_path / "trouper.toml").write_text(f"OPENAI_API_KEY = '{KEY}'")
+    with pytest.raises(ConfigError, match=r"OPENAI_API_KEY is no setting.*keys come from the environment") as raised:
+        read_configuration(tmp_path)
+    assert KEY not in raised.value.message
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 5_000, "x = " + "{a=" * 5_000])
+def test_a_file_that_is_nested_too_deep_is_one_line_and_78(trouper, tmp_path: Path, text: str) -> None:
+    (tmp_path / "trouper.toml").write_text(text)
+    tmp_path.chmod(0o700)
+    done = trouper("run", "hi", "--root", tmp_path)
+    assert done.code == 78 and "nested too deep" in done.err and done.err.count("\n") == 1
+    found = trouper("doctor", "--root", tmp_path)
+    assert found.code == 1 and "nested too deep" in found.out and "owner" in found.out
+
+
+def test_tools_that_cannot_be_had_are_told_with_the_line_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "trouper.toml").write_text("model = 'simulated'\ntools = ['os.path']")
+    with pytest.raises(ConfigError, match=r"trouper\.toml', line 2: 'os\.path' defines no tools"):
+        read_configuration(tmp_path).tools_made()
+
+
+def test_doctor_says_what_to_do_about_a_setting_of_any_length(trouper, tmp_path: Path) -> None:
+    (tmp_path / "trouper.toml").write_text(f"budget = '{'x ' * 100_000}'")
+    found = trouper("doctor", "--root", tmp_path).out
+    assert len(found) < 5_000 and "it has to be a table" in found

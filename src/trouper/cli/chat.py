@@ -24,7 +24,7 @@ from trouper.cli.hosting import Hosted, ended_by_signals, hosting
 from trouper.cli.line_editor import LineEditor, Paste
 from trouper.cli.run import is_quiet, is_resting
 from trouper.cli.stdin_lines import lines_of
-from trouper.cli.terminal import Terminal, clean_line, plural
+from trouper.cli.terminal import Terminal, clean_line, clean_message, plural
 from trouper.core.session import Phase
 from trouper.models.protocol import Model, name_of
 from trouper.session import Session
@@ -141,7 +141,7 @@ class Chat:
             if not steer:
                 await self._wait_turn(self.session.state.turns)
         except TrouperError as error:
-            self.screen.say(f"! {clean_line(error.message)}", "red")
+            self.screen.say(f"! {clean_message(error.message)}", "red")
 
     async def _wait_turn(self, turn: int) -> None:
         """Until this turn was shown to its end, and nothing waits for the next."""
@@ -230,6 +230,6 @@ class Chat:
             try:
                 await self.session.interrupt("Ctrl-C")
             except TrouperError as error:
-                self.screen.say(f"! {clean_line(error.message)}", "red")
+                self.screen.say(f"! {clean_message(error.message)}", "red")
         else:
             self.screen.say("(Ctrl-C again, or /quit, to leave)", "dim")

@@ -19,6 +19,7 @@ allow = ["*"]
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tomllib
 import types
@@ -46,6 +47,7 @@ LINES_MAX = 2_000
 DEFAULT_TOOLS = ("default", "remember", "recall", "forget", "list_memories")
 _DURABILITIES = ("fsync", "write")
 _EFFECTS = ("allow", "deny", "ask")
+_LIKE_A_KEY = re.compile("key|token|secret|password", re.IGNORECASE)
 _KINDS: Mapping[type[Any], str] = {str: "text", list: "a list", dict: "a table"}
 
 
@@ -62,7 +64,8 @@ class Source:
         return repr(str(self.path)) + (f", line {line}" if line is not None else "")
 
     def wrong(self, setting: str, problem: str) -> ConfigError:
-        return ConfigError(f"{self.place(setting)}: {setting} {problem}", file=str(self.path), setting=setting)
+        message = _without_keys(f"{self.place(setting)}: {setting} {problem}")
+        return ConfigError(message, file=str(self.path), setting=setting)
 
     def _line(self, keys: tuple[str, ...]) -> int | None:
         """The parser tells no lines: the statement that brings the setting in begins behind the last line that can stand without it."""
@@ -82,16 +85,24 @@ class Source:
 
 
 @contextmanager
-def blaming(place: str | None) -> Iterator[None]:
-    """A name that makes no sense is a mistake of the place that it was written at; None: of the command line, where it stays what it is."""
+def blaming(place: str | None, *, wholly: bool = False) -> Iterator[None]:
+    """A name that makes no sense is a mistake of the place that it was written at; None: of the command line, where it stays what it is.
+
+    `wholly`: so is what the name leads to; else that is the environment's, as a key is that is missing.
+    """
     try:
         yield
-    except ConfigError:
-        raise
     except UsageError as error:
-        if place is None:
+        if place is None or (isinstance(error, ConfigError) and not wholly):
             raise
-        raise ConfigError(f"{place}: {error.message}", **error.facts) from None
+        raise ConfigError(_without_keys(f"{place}: {error.message}"), **error.facts) from None
+
+
+def _without_keys(message: str) -> str:
+    """A key may have been written where a setting stands; a message goes to terminals, and into the logs of those who build and test."""
+    from trouper.redaction import Redactor, keys_in
+
+    return Redactor(keys_in()).text(message)
 
 
 @frozen
@@ -119,7 +130,7 @@ class Configuration:
             return model_named(self.model_name(asked), delay_s=delay_s)
 
     def tools_made(self, asked: Sequence[str] | None = None) -> list[Tool]:
-        with blaming(self.source.place("tools") if asked is None else None):
+        with blaming(self.source.place("tools") if asked is None else None, wholly=True):
             return tools_named(self.tools if asked is None else asked, self.path.parent)
 
 
@@ -153,6 +164,8 @@ def read_configuration(root: Path) -> Configuration:
         values = tomllib.loads(text)
     except ValueError as error:
         raise ConfigError(f"{str(path)!r} is not TOML: {error}; correct it, or remove it") from None
+    except RecursionError:
+        raise ConfigError(f"{str(path)!r} is nested too deep; make it flatter, or remove it") from None
     return _checked(Source(path, text), values)
 
 
@@ -176,7 +189,8 @@ def _checked(source: Source, values: Mapping[str, Any]) -> Configuration:
                 taken["policies"] = _policies(source, value)
             case _:
                 known = "model, system, tools, durability, budget, limits, policy"
-                raise source.wrong(name, f"is no setting; there is: {known}")
+                keys = "; keys come from the environment" if _LIKE_A_KEY.search(name) else ""
+                raise source.wrong(name, f"is no setting; there is: {known}{keys}")
     return Configuration(**taken)
 
 

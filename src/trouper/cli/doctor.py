@@ -19,7 +19,7 @@ from trouper.cli.arguments import Parser, add_json, add_root, root_of
 from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
 from trouper.cli.control import NAME, ask_owner
 from trouper.cli.owner import owner_of
-from trouper.cli.terminal import Terminal, clean_line, plural, size_of
+from trouper.cli.terminal import Terminal, clean_message, plural, size_of
 from trouper.cli.views import check_readable, open_view
 from trouper.core.outstanding import outstanding
 from trouper.core.session import State
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             out.json({"check": finding.check, "status": finding.status, "message": finding.message})
         else:
             colour = {"ok": "green", "note": "yellow", "problem": "red"}[finding.status]
-            out.line(f"{out.style(f'{finding.status:<8}', colour)} {finding.check}: {clean_line(finding.message)}")
+            out.line(f"{out.style(f'{finding.status:<8}', colour)} {finding.check}: {clean_message(finding.message)}")
     return 1 if problems else 0
 
 

@@ -29,8 +29,6 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 STOPPED = 143
 
-#: An argument that is named may be much longer.
-MESSAGE_CHARS_MAX = 2_000
 #: Set to see the traceback of an error that is our fault.
 TRACEBACK_VARIABLE = "TROUPER_TRACEBACK"
 #: The level of the log on stderr (debug, info, warning, error); without it there is none.
@@ -122,14 +120,11 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def say(message: str) -> None:
-    """One line on stderr, whatever the message holds. Of a very long one the middle is left out: it ends in what to do."""
-    from trouper.cli.terminal import clean_line
+    """One line on stderr, whatever the message holds."""
+    from trouper.cli.terminal import clean_message
 
-    line = clean_line(message)
-    if len(line) > MESSAGE_CHARS_MAX:
-        line = f"{line[: MESSAGE_CHARS_MAX // 2]} … {line[-(MESSAGE_CHARS_MAX // 2) :]}"
     with contextlib.suppress(OSError):  # Perhaps nobody listens on stderr either.
-        print(f"trouper: {line}", file=sys.stderr, flush=True)
+        print(f"trouper: {clean_message(message)}", file=sys.stderr, flush=True)
 
 
 def _pipe_closed() -> int:

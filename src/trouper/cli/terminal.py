@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+MESSAGE_CHARS_MAX = 2_000
 # Characters that turn the direction of what follows, or that nobody can see: a line could read as something else than it says.
 _HIDDEN = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
 _STYLES = {
@@ -45,6 +46,13 @@ def clean_line(text: str, limit: int | None = None) -> str:
     """The same on one line, cut to `limit` characters."""
     line = " ".join(clean(text).split())
     return line if limit is None or len(line) <= limit else f"{line[: max(0, limit - 1)]}…"
+
+
+def clean_message(text: str) -> str:
+    """The same of what is wrong and what to do. Of a very long one the middle is left out: an argument that is named may have any length, and the remedy is at the end."""
+    line = clean_line(text)
+    half = MESSAGE_CHARS_MAX // 2
+    return line if len(line) <= MESSAGE_CHARS_MAX else f"{line[:half]} … {line[-half:]}"
 
 
 class Terminal:
