@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from terminal_driver import COMMAND, PATIENCE_S, run
 
-from trouper.cli import COMMANDS
+from trouper.cli import COMMANDS, hosting
 from trouper.cli.doctor import KEYS
 from trouper.journal import open_log
 
@@ -150,9 +151,10 @@ def test_looking_works_while_somebody_owns_the_root(trouper, root: Path, command
 
 @pytest.mark.parametrize("command", [*CHANGING, ("run", "hello"), ("chat",)], ids=" ".join)
 def test_changing_a_root_whose_owner_takes_no_commands_is_one_line_and_75(
-    trouper, root: Path, command: tuple[str, ...]
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     """J9: refused before anything happens, with the owner's process id."""
+    monkeypatch.setattr(hosting, "BRIEF_S", 0.0)
     log = open_log(root)
     try:
         before = (root / "segment-00000001.log").read_bytes()
@@ -160,6 +162,19 @@ def test_changing_a_root_whose_owner_takes_no_commands_is_one_line_and_75(
         assert done.code == 75 and "process" in done.err, done
         one_line(done.err)
         assert (root / "segment-00000001.log").read_bytes() == before
+    finally:
+        log.close()
+
+
+@pytest.mark.parametrize("command", [CHANGING[0], *CHANGING[2:]], ids=" ".join)
+def test_a_change_waits_for_somebody_who_has_the_root_open_for_a_moment(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """J9: as another change has, of several that are made at once."""
+    log = open_log(root)
+    monkeypatch.setattr(time, "sleep", lambda _: log.close())  # While it waits.
+    try:
+        assert trouper(*command, "--root", root).code == 0
     finally:
         log.close()
 

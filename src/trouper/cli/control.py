@@ -33,9 +33,13 @@ Answer = Callable[[Json], Awaitable[dict[str, Json]]]
 
 
 class OwnerUnreachable(WorldError):
-    """A process owns the root, and takes no commands."""
+    """A process owns the root, and gives no answer."""
 
     exit_code = 75
+
+
+class OwnerSilent(OwnerUnreachable):
+    """It takes no commands, so it has not heard of this one."""
 
 
 @contextlib.contextmanager

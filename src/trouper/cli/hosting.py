@@ -6,6 +6,7 @@ import argparse
 import errno
 import signal
 import termios
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -17,7 +18,7 @@ from attrs import frozen
 from trouper import codec
 from trouper._errors import TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
-from trouper.cli.control import OwnerUnreachable, ask_owner, serving
+from trouper.cli.control import OwnerSilent, ask_owner, serving
 from trouper.cli.endings import HUNG_UP, Stopped, ending_signals
 from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
@@ -28,6 +29,8 @@ from trouper.models.protocol import Model, ModelRequest, close_model
 from trouper.runtime import Runtime, open_runtime
 from trouper.tools.contract import Tool
 
+#: How long a command waits for a root that somebody has open who takes no commands: so do others that change something, for a moment. And how often it looks.
+BRIEF_S, LOOK_S = 3.0, 0.05
 #: How long closing a model's idle connections may take.
 CLOSE_S = 2.0
 
@@ -120,29 +123,39 @@ def change(
     `owner_only`: for what makes sense only while somebody runs the root, what is to be said where nobody does.
     """
     open_reader(root)  # A missing or unreadable journal is named as such; nothing is made.
-    answer = ask_owner(root, request)
-    if answer is None:
-        owner = owner_of(root)
-        if owner is not None:
-            who = f"process {owner}" if owner else "another process"
-            raise OwnerUnreachable(
-                f"{who} owns {str(root)!r} and takes no commands; do it in that program, or stop it first",
-                root=str(root),
-                pid=owner,
-            )
-        if owner_only is not None:
-            raise UsageError(f"no process has {str(root)!r} open, so {owner_only}")
+    until = time.monotonic() + BRIEF_S
+    while True:
         try:
-            answer = trio.run(_change_here, root, request, tools)
-        except JournalLocked:
-            answer = ask_owner(root, request)  # Somebody was faster.
-            if answer is None:
+            answer = _changed(root, request, tools, owner_only)
+            break
+        except (JournalLocked, OwnerSilent):
+            # Perhaps somebody who changes something, too, or who is just opening or closing it.
+            if time.monotonic() >= until:
                 raise
+            time.sleep(LOOK_S)
     if not answer.pop("ok", False):
         failed = TrouperError(str(answer.get("error")))
         failed.exit_code = int(answer.get("exit_code") or 1)
         raise failed
     return answer
+
+
+def _changed(root: Path, request: Json, tools: Sequence[str] | None, owner_only: str | None) -> dict[str, Json]:
+    """The answer of whoever has the root open, or our own. Nothing has happened where this raises `JournalLocked` or `OwnerSilent`."""
+    answer = ask_owner(root, request)
+    if answer is not None:
+        return answer
+    owner = owner_of(root)
+    if owner is not None:
+        who = f"process {owner}" if owner else "another process"
+        raise OwnerSilent(
+            f"{who} owns {str(root)!r} and takes no commands; do it in that program, or stop it first",
+            root=str(root),
+            pid=owner,
+        )
+    if owner_only is not None:
+        raise UsageError(f"no process has {str(root)!r} open, so {owner_only}")
+    return trio.run(_change_here, root, request, tools)
 
 
 class Silent:
