@@ -448,3 +448,15 @@ def test_a_segment_that_cannot_be_read_at_all_can_be_repaired(trouper, long: Pat
         done = trouper("journal", command, long)
         assert done.code in (65, 74)
         one_line(done.err)
+
+
+@pytest.mark.parametrize(
+    "command", [("show",), ("tail",), ("replay",), ("replay", "--at", "2"), ("html",)], ids=" ".join
+)
+def test_a_session_whose_name_is_no_text_is_one_that_is_not_there(
+    trouper, filled: Path, command: tuple[str, ...]
+) -> None:
+    """B22: bytes on the command line that the locale does not know are no name of any session."""
+    done = trouper("journal", *command, "--session", os.fsdecode(b"\xff\xfe"), "--root", filled)
+    assert done.code == 2 and "has no session" in done.err
+    one_line(done.err)

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, carry_out, finish, root_of
+from trouper.cli.arguments import Parser, carry_out, finish, root_of, text
 from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import View, open_view
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     _finish(approve, _approve)
     deny = commands.add_parser("deny", help="refuse a call; the model is told")
     deny.add_argument("call", metavar="ID")
-    deny.add_argument("--reason", default="", help="what the model is told")
+    deny.add_argument("--reason", type=text, default="", help="what the model is told")
     _finish(deny, _deny)
     return carry_out(parser, arguments)
 

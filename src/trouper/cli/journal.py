@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_json, add_root, carry_out, count, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, carry_out, count, root_of, text
 from trouper.cli.describe import describe
 from trouper.cli.endings import DAMAGED
 from trouper.cli.owner import owner_of
@@ -40,7 +40,7 @@ def _parser() -> Parser:
     _finish(ls, _ls)
 
     show = commands.add_parser("show", help="records, one a line; or one of them whole")
-    show.add_argument("--session", metavar="ID", help="of this session only")
+    show.add_argument("--session", type=text, metavar="ID", help="of this session only")
     show.add_argument("--after", type=count, default=0, metavar="SEQ", help="begin behind this record")
     show.add_argument("--limit", type=count, metavar="N", help="at most so many records")
     show.add_argument("--record", type=count, metavar="SEQ", help="this one, whole")
@@ -49,21 +49,21 @@ def _parser() -> Parser:
     tail = commands.add_parser("tail", help="the last records, and with --follow those to come")
     tail.add_argument("-n", "--lines", type=count, default=10, metavar="N", help="how many (default 10)")
     tail.add_argument("-f", "--follow", action="store_true", help="wait for more; end with Ctrl-C")
-    tail.add_argument("--session", metavar="ID", help="of this session only")
+    tail.add_argument("--session", type=text, metavar="ID", help="of this session only")
     _finish(tail, _tail)
 
     verify = commands.add_parser("verify", help="check every byte; exit code 65 if something is wrong")
     _finish(verify, _verify)
 
     replay = commands.add_parser("replay", help="rebuild states from the records, and decide every command again")
-    replay.add_argument("--session", metavar="ID", help="this session's steps or state")
+    replay.add_argument("--session", type=text, metavar="ID", help="this session's steps or state")
     replay.add_argument("--at", type=count, metavar="SEQ", help="the state after this record, whole")
     replay.add_argument("--diff", nargs=2, type=count, metavar=("SEQ", "SEQ"), help="what changed between two records")
     replay.add_argument("--fork", metavar="DIR", help="write the records up to --at to a new journal in DIR")
     _finish(replay, _replay)
 
     page = commands.add_parser("html", help="a page to look at in a browser: who said what, and every event in full")
-    page.add_argument("--session", metavar="ID", help="of this session only")
+    page.add_argument("--session", type=text, metavar="ID", help="of this session only")
     page.add_argument("--after", type=count, default=0, metavar="SEQ", help="begin behind this record")
     page.add_argument(
         "--limit",
