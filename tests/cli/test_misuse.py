@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -43,6 +44,9 @@ def test_the_overview_lists_every_command(trouper) -> None:
         done = trouper(*arguments)
         assert done.code == 0 and all(f"  {name} " in done.out for name in COMMANDS)
     assert trouper("--version").out.startswith("trouper ")
+    named = COMMANDS["journal"][1].split(", ")
+    assert all(trouper("journal", name, "--help").code == 0 for name in named)
+    assert sorted(named) == sorted(re.findall("^    ([a-z]+)  ", trouper("journal", "--help").out, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
@@ -377,6 +381,13 @@ def test_chat_without_a_terminal_takes_lines_and_ends_with_them(tmp_path: Path) 
         for part in ("> hello", "You said: hello", "! there is no /nonsense", "> what is 2 * 3?", "2 * 3 = 6.")
     ]
     assert places == sorted(places)
+
+
+def test_a_line_of_a_chat_that_begins_with_a_slash_can_be_sent_and_any_space_ends_a_command(tmp_path: Path) -> None:
+    done = run("chat", "--root", str(tmp_path / "new"), input="/etc/hosts\n /etc/hosts\n/model\tsimulated\n/help\n")
+    assert done.returncode == 0 and "! there is no /etc/hosts; see /help" in done.stdout
+    assert "You said: /etc/hosts" in " ".join(done.stdout.split()) and "  model: simulated" in done.stdout
+    assert "A space before the / sends the line as it is." in done.stdout
 
 
 @pytest.mark.parametrize("command", [("run", "hello"), ("chat",)], ids=" ".join)

@@ -31,7 +31,7 @@ COMMANDS = {
     "notifications": ("notifications", "list and acknowledge notifications"),
     "schedules": ("schedules", "list, create and cancel schedules"),
     "memory": ("memory", "list, show, write and forget memories"),
-    "journal": ("journal", "ls, show, tail, verify, replay, repair"),
+    "journal": ("journal", "ls, show, tail, verify, replay, html, repair, archive"),
     "doctor": ("doctor", "check keys, disk, locks, versions and the journal"),
 }
 

@@ -30,7 +30,7 @@ class Quit(Exception):
 
 async def command(chat: Chat, line: str) -> None:
     """Carry out `/name arguments`."""
-    name, _, rest = line[1:].partition(" ")
+    name, rest = [*line[1:].split(maxsplit=1), "", ""][:2]
     found = COMMANDS.get(name)
     if found is None:
         import difflib
@@ -44,7 +44,8 @@ async def _help(chat: Chat, rest: str) -> None:
     for name, (_, usage) in COMMANDS.items():
         chat.screen.say(f"  /{name} {usage}", "dim")
     chat.screen.say(
-        "  @file sends a file along. Ctrl-C stops the turn, twice quits. What you type during a turn steers it.", "dim"
+        "  @file sends a file along. Ctrl-C stops the turn, twice quits. What you type during a turn steers it. A space before the / sends the line as it is.",
+        "dim",
     )
 
 
