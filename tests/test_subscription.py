@@ -46,7 +46,8 @@ class Numbers:
         self.tell(*numbers)
 
     async def read(self, count: int) -> list[int]:
-        return [await anext(self.following) for _ in range(count)]
+        with trio.fail_after(5):
+            return [await anext(self.following) for _ in range(count)]
 
 
 async def test_what_is_told_in_any_order_comes_in_the_order_of_the_journal(autojump_clock):
