@@ -116,6 +116,14 @@ def test_characters_and_sequences_may_come_byte_by_byte() -> None:
     assert whole == typed(*[keys[i : i + 1] for i in range(len(keys))])[1] == [Typed("grüß x🎭")]
 
 
+@pytest.mark.parametrize("begun", [b"\x1b", b"\x1b[", b"\x1bO", b"\x1b[1;", b"\x1b[" + b"1;" * 40], ids=repr)
+def test_a_sequence_that_is_begun_and_never_ended_takes_no_key_with_it(begun: bytes) -> None:
+    """Somebody presses Escape, or Alt with a bracket, and then what they meant to."""
+    assert typed(b"hello", begun, b"\r")[1] == [Typed("hello")]
+    assert typed(b"helo", begun, b"\x1b[D", b"l\r")[1] == [Typed("hello")]
+    assert typed(b"hello", begun + b"\x15", b"\x04")[1] == [Key.END]
+
+
 @given(st.lists(st.binary(max_size=12), max_size=20))
 def test_no_bytes_break_it(pieces: list[bytes]) -> None:
     editor, _ = typed(*pieces)

@@ -20,7 +20,9 @@ _PASTE_ENDS = "\x1b[201~"
 _UNFINISHED = re.compile(r"(?:\x1b(?:\[(?:2(?:0(?:1)?)?)?)?|\r)\Z")
 #: Up to the next key that does something: see `_control` and `_sequence`.
 _TEXT = re.compile(r"[^\x01\x04\x05\x08\n\x0b\x0c\r\x15\x17\x1b\x7f]+")
-_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[@-~]|O[A-Za-z]|[^\[O])")
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[A-Za-z]|[^\[O\x00-\x1f])")
+#: As far as one may have come.
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?")
 
 
 @frozen
@@ -90,14 +92,13 @@ class LineEditor:
                 self._insert("".join(c for c in found[0] if c == "\t" or c.isprintable()))
                 at = found.end()
             elif waiting[at] == "\x1b":
-                found = _SEQUENCE.match(waiting, at)
-                if found is not None:
-                    self._sequence(found[0])
-                    at = found.end()
-                elif len(waiting) - at > _SEQUENCE_MAX:  # No sequence is that long: drop the escape.
-                    at += 1
-                else:
-                    break
+                found = _SEQUENCE.match(waiting, at) or _BEGUN.match(waiting, at)
+                assert found is not None
+                if found.end() == len(waiting) and found.re is _BEGUN and len(found[0]) <= _SEQUENCE_MAX:
+                    break  # The rest is still to come.
+                # What was begun, and does not go on as one, was none: the key behind it does what it always does.
+                self._sequence(found[0])
+                at = found.end()
             else:
                 self._control(waiting[at])
                 at += 1
