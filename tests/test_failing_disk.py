@@ -65,7 +65,7 @@ async def test_a_full_disk_lets_running_work_end_and_goes_on_when_there_is_space
             result = await turn.wait_ended()
         assert result.stop_reason == "end_turn"
         for _ in range(2):
-            with pytest.raises(JournalFull, match="free some space, and it goes on"):
+            with pytest.raises(JournalFull, match="free at least 8 MiB there, and it goes on"):
                 await session.ask("two")
         assert runtime.statistics().journal.degraded
         disk.capacity = None

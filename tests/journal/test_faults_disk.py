@@ -293,7 +293,7 @@ def test_a_disk_that_fills_in_mid_record_degrades_and_resumes(leaving: int) -> N
     log.sync()
     assert log.degraded
     assert log.durable == 7
-    with pytest.raises(JournalFull, match="space") as caught:
+    with pytest.raises(JournalFull, match="free at least 8 MiB") as caught:
         log.append(opening(7))
     assert repr(ROOT) in str(caught.value)
     log.append(entry(7))

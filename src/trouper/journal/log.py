@@ -397,7 +397,8 @@ class Log:
 
     def _full(self) -> JournalFull:
         return JournalFull(
-            f"the disk of the journal {self.root!r} is full: running work may end, new work is refused; free some space, and it goes on",
+            f"the disk of the journal {self.root!r} is full: running work may end, new work is refused; "
+            f"free at least {2 * RESERVE_BYTES // 2**20} MiB there, and it goes on",
             root=self.root,
         )
 

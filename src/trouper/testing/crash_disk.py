@@ -322,6 +322,7 @@ class CrashDisk:
             self._machine.medium.move((directory, name, None))
 
     def remove_dir(self, path: str) -> None:
+        """Remove a directory that is empty."""
         with self._call("remove_dir", path):
             if self._directory(path).names:
                 raise os_error(errno.ENOTEMPTY, path)
