@@ -35,11 +35,8 @@ class Taken:
     state: State
     #: Whether somebody has to wait until it is on the disk.
     durable: bool
-
-    @property
-    def next_seq(self) -> int:
-        """The number of the session's next event."""
-        return self.record.n + len(self.record.events)
+    #: The number of the session's next event.
+    next_seq: int
 
 
 def take(ground: Ground, session: str, state: State, n: int, command: Command, *, again: bool = False) -> Taken | None:
@@ -59,7 +56,7 @@ def take(ground: Ground, session: str, state: State, n: int, command: Command, *
     seq = ground.writer.append(Entry(session, record.id, head, body, durable, kind.__name__ in _OPENING))
     if after.tasks is not state.tasks:
         ground.permits.hold(session, after.tasks.active)
-    return Taken(record, seq, after, durable)
+    return Taken(record, seq, after, durable, n + len(events))
 
 
 _rehearsed: set[type] = set()

@@ -426,7 +426,8 @@ class SessionActor:
 
     def _adopt(self, taken: Sequence[Taken]) -> tuple[Sequence[Running], Sequence[Started]]:
         """What was decided, and is on the disk, is the state; those who watch are told, and the work follows."""
-        self._show_ahead()
+        if self._ahead is not None:
+            self._show_ahead()
         last = taken[-1]
         self.state, self.next_seq, self.in_flight = last.state, last.next_seq, None
         for each in taken:
@@ -461,9 +462,9 @@ class SessionActor:
 
     def _show_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            self.state, self.next_seq, self.in_flight = ahead.state, ahead.next_seq, None
-            self._publish(ahead.record, ahead.seq)
+        assert ahead is not None
+        self.state, self.next_seq, self.in_flight = ahead.state, ahead.next_seq, None
+        self._publish(ahead.record, ahead.seq)
 
     def _refused(self, command: Command, refusal: Exception, *, told: bool = False) -> None:
         if type(command) is SpillCalls:
