@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-
 import pytest
 import trio
+from clinging import SlowToClose
 from session_watch import recorded
 
 from trouper import Budget, Hooks, Limits, Usage, tool
@@ -314,19 +313,6 @@ async def test_a_step_that_waits_for_others_can_be_stopped_and_keeps_nobody(auto
             assert sorted(ends) == ["end_turn", "end_turn", "interrupt"]
         # The turn that was interrupted has left nothing behind that others would wait for.
         assert (await third.ask("more")).stop_reason == "budget"
-
-
-class SlowToClose(Scripted):
-    """Its connection takes three seconds to close, whatever happens."""
-
-    @asynccontextmanager
-    async def stream(self, request):
-        async with super().stream(request) as chunks:
-            try:
-                yield chunks
-            finally:
-                with trio.CancelScope(shield=True):
-                    await trio.sleep(3)
 
 
 async def test_a_call_that_is_slow_to_close_lets_go_of_nothing_that_the_next_one_holds(autojump_clock, open_checked):

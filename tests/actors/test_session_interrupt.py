@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from clinging import SlowToClose, Unending
 from session_watch import names, recorded, seen
 
 from trouper import Budget, Compaction, Limits, Session, ToolContext, Usage, tool
@@ -319,19 +320,6 @@ def test_each_turn_knows_its_own_number_in_whatever_batch_it_began():
     assert sorted(ends) == [(1, "interrupt", ""), (2, "end_turn", ends[-1][2])]
 
 
-class SlowToClose(Scripted):
-    """Its connection takes three seconds to close, whatever happens."""
-
-    @asynccontextmanager
-    async def stream(self, request):
-        async with super().stream(request) as chunks:
-            try:
-                yield chunks
-            finally:
-                with trio.CancelScope(shield=True):
-                    await trio.sleep(3)
-
-
 async def test_a_call_that_is_slow_to_close_does_not_take_the_next_ones_words(autojump_clock, open_checked):
     """L13, L15: the text of the second turn is kept, though the first one's stream closes in the middle of it."""
     model = SlowToClose([reply("Old ", stall(60), "x"), reply("New ", "words ", stall(60), "x")])
@@ -344,23 +332,6 @@ async def test_a_call_that_is_slow_to_close_does_not_take_the_next_ones_words(au
             await trio.sleep(10)
             await session.interrupt()
             assert (await turn.wait_ended()).text == "New words "
-
-
-class Unending(Scripted):
-    """Its connection does not close until somebody lets it."""
-
-    def __init__(self, script):
-        super().__init__(script)
-        self.let_go = trio.Event()
-
-    @asynccontextmanager
-    async def stream(self, request):
-        async with super().stream(request) as chunks:
-            try:
-                yield chunks
-            finally:
-                with trio.CancelScope(shield=True):
-                    await self.let_go.wait()
 
 
 async def test_a_client_that_shields_itself_for_ever_is_named_and_everything_else_is_in_time(
