@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from trouper import ToolContext, codec, tool
 from trouper.actors.journal import GATHER_S
 from trouper.core.events import CallEnded, CallStarted, TurnEnded
 from trouper.core.task_events import ReportTaskProgress, TaskProgressed
+from trouper.core.values import changed
 from trouper.journal import JournalFailed
 from trouper.models.scripted import Scripted, call, reply
 from trouper.runtime import Runtime
@@ -226,6 +228,36 @@ async def test_what_a_run_reports_ahead_of_the_disk_comes_behind_the_call(autoju
         assert turn.result.text == "Done."
         await session.cancel(run.id)
     assert heard == [(1, True), "CallStarted", "TaskProgressed"]
+
+
+async def test_an_output_is_kept_when_the_intent_of_its_call_is_durable(
+    autojump_clock, open_checked, tmp_path: Path
+) -> None:
+    """J4, I15: a tool that nobody could notice leaves a file behind when its output is too long for the model."""
+    disk, begun = CrashDisk(), trio.Event()
+    found: list[bool] = []
+
+    @tool(readonly=True, open_world=False)
+    async def look() -> str:
+        """Sees much."""
+        begun.set()
+        return "much " * 50_000
+
+    def look_for_files() -> None:
+        if begun.is_set():
+            found.append(any(tmp_path.rglob("outputs/*.txt")))
+
+    async with open_checked(
+        Scripted([reply(call("look")), reply("Done.")]),
+        tools=[look],
+        disk=disk,
+        durability="fsync",
+        environment=changed(open_checked.environment(), directory=tmp_path),
+    ) as runtime:
+        session = await runtime.session("s")
+        disk.stall("sync", look_for_files, times=None)
+        assert (await session.ask("look")).text == "Done."
+    assert found[:2] == [False, True], "the intent, then the outcome"
 
 
 async def test_a_call_that_is_let_go_ahead_of_the_disk_goes_on(autojump_clock, open_checked) -> None:

@@ -643,6 +643,9 @@ class SessionActor:
         return self.ground.redact.text(text)
 
     async def _keep_output(self, path: str, text: str) -> str | None:
+        if self._ahead is not None:
+            # Of a call that nobody could notice, a file is what can be.
+            await self.ground.writer.wait_durable(self._ahead.seq)
         return await self.ground.keep_output(self.session, path, text)
 
     def now(self) -> float:
