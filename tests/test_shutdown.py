@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from pressed_keys import CtrlC, press_at_every_line
 from trouper import open_runtime, tool
@@ -18,11 +19,13 @@ from trouper.actors.gate import Gate
 from trouper.actors.session import SessionActor
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.messages import Outcome
+from trouper.core.values import changed
 from trouper.ground import TURNS_AT_ONCE
 from trouper.journal import open_reader, verify
 from trouper.models import Scripted, reply
 from trouper.models.scripted import call
-from trouper.session import Session
+from trouper.session import Session, SessionEnded
+from trouper.testing import CrashDisk
 from trouper.testing.invariants import check_invariants, records_of
 
 PROGRAM = """
@@ -175,6 +178,31 @@ async def test_closing_a_runtime_right_after_a_turn_waits_for_nothing(autojump_c
         await session.ask("hello")
         before = trio.current_time()
     assert trio.current_time() == before
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_turn_that_is_just_beginning_ends_with_its_runtime(autojump_clock, open_checked, journal, cancelled):
+    """I26, J12: its question is on its way to the disk, and the session does not know of it yet; the next process finds nothing open."""
+    model = Scripted([reply("Never said.")])
+    environment = changed(open_checked.environment(), sync_latency=lambda: 0.01)
+    disk = CrashDisk()
+
+    async def ask(session: Session) -> None:
+        with suppress(SessionEnded):
+            await session.ask("hello")
+
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with open_checked(model, disk=disk, durability="fsync", environment=environment) as runtime:
+                session = await runtime.session("s")
+                nursery.start_soon(ask, session)
+                await trio.testing.wait_all_tasks_blocked()
+                assert session._actor.in_flight is not None
+                if cancelled:
+                    scope.cancel()
+    open_checked.check(disk)
+    ends = [event.stop_reason for record in journal for event in record.events if isinstance(event, TurnEnded)]
+    assert ends == ["interrupt"]
 
 
 async def test_every_model_that_was_ever_used_is_closed_with_the_runtime(autojump_clock, open_checked):

@@ -201,6 +201,9 @@ class SessionActor:
 
     async def _leave(self, reason: str) -> None:
         """Whatever runs is no longer wanted. What a crash would leave open is closed here."""
+        if self._turnstile.taken:
+            # A turn that begins is not part of the state before it is on the disk.
+            await self._turnstile.wait_free()
         if not self._is_closed() and (self.state.turn is not None or self.state.compacting is not None):
             with trio.CancelScope(shield=True):
                 await self._handle([(Interrupt(self.now(), reason), None)])
