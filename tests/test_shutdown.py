@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,30 @@ async def test_a_turn_that_is_just_beginning_ends_with_its_runtime(autojump_cloc
     open_checked.check(disk)
     ends = [event.stop_reason for record in journal for event in record.events if isinstance(event, TurnEnded)]
     assert ends == ["interrupt"]
+
+
+@pytest.mark.parametrize("what", ["what happens", "its records", "all records"])
+async def test_whoever_watches_from_outside_a_runtime_that_is_cancelled_comes_to_an_end(
+    autojump_clock, open_checked, what
+):
+    """I21, I33: nothing more will come, and nobody waits for it."""
+    seen: list[object] = []
+
+    async def read(events: AsyncIterator[object]) -> None:
+        async for each in events:
+            seen.append(each)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            with trio.CancelScope() as scope, ExitStack() as watching:
+                async with open_checked(Scripted([reply("Hi.")])) as runtime:
+                    session = await runtime.session("s")
+                    feeds = {"its records": session.events, "all records": runtime.events}
+                    watch = session.watch() if what == "what happens" else nullcontext(feeds[what]())
+                    nursery.start_soon(read, watching.enter_context(watch))
+                    await session.ask("hello")
+                    scope.cancel()
+    assert seen
 
 
 async def test_every_model_that_was_ever_used_is_closed_with_the_runtime(autojump_clock, open_checked):

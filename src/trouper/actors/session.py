@@ -150,15 +150,18 @@ class SessionActor:
     @ki_safe
     async def run(self, inbox: Inbox[Any, Any]) -> None:
         """The actor's life, once or, after a crash, once more."""
+        is_over = True
         try:
             await self._live(inbox)
         except Exception:
             now = trio.current_time()
             self._crashes = [at for at in self._crashes if now - at < SESSION_RESTART.within_s] + [now]
-            if len(self._crashes) > SESSION_RESTART.limit:
-                self._end()  # That was the last one: nobody may wait for a turn that will never end.
+            is_over = len(self._crashes) > SESSION_RESTART.limit
             raise
-        self._end()
+        finally:
+            # However it ended, also by a cancel: nobody may wait for what will never come.
+            if is_over:
+                self._end()
 
     def _end(self) -> None:
         self.watches.end()
@@ -170,7 +173,7 @@ class SessionActor:
         self._running = {}
         self._worker = Worker(self)
         self.state, self.next_seq = await self.ground.load(self.session)
-        self._ahead = None
+        self._ahead = self.in_flight = None  # Whatever was on its way has been read.
         # One for each start: what an actor that crashed had running is gone, although the process is not.
         self._owner = self.ground.new_owner()
         self.ground.permits.hold(self.session, self.state.tasks.active)
