@@ -25,6 +25,7 @@ APPROVALS = "tests/actors/test_session_approvals.py"
 INTERRUPT = "tests/actors/test_session_interrupt.py"
 RELAY = "tests/actors/test_session_relay.py"
 AHEAD = "tests/actors/test_going_ahead.py"
+SHUTDOWN = "tests/test_shutdown.py"
 RUNNING = "tests/actors/test_running.py"
 DEADLINES = "tests/actors/test_deadlines.py"
 DOOR = "tests/actors/test_door.py"
@@ -850,9 +851,25 @@ BUGS: tuple[Bug, ...] = (
         "two-decide-at-once",
         "the actor does not wait for a task that decides in its place (I13)",
         "actors/session.py",
-        "            await self._turnstile.wait_free()\n",
-        "            self._turnstile.taken = False\n",
+        "            await self._turnstile.wait_free()\n        with self._turnstile:\n",
+        "            self._turnstile.taken = False\n        with self._turnstile:\n",
         (RELAY, SIMULATED),
+    ),
+    Bug(
+        "leaves-a-turn-that-begins",
+        "a session that ends does not see the turn that is on its way to the disk (I26)",
+        "actors/session.py",
+        "            await self._turnstile.wait_free()\n        if not self._is_closed()",
+        "            pass\n        if not self._is_closed()",
+        (SHUTDOWN,),
+    ),
+    Bug(
+        "a-cancelled-session-ends-no-feed",
+        "whoever watches a session whose runtime is cancelled waits for ever (I21)",
+        "actors/session.py",
+        "        is_over = True\n        try:\n",
+        "        is_over = False\n        try:\n",
+        (SHUTDOWN,),
     ),
     Bug(
         "a-turnstile-that-is-left-in-mid-wait",
