@@ -11,6 +11,7 @@ from trouper.actors.audience import Audience
 from trouper.actors.door import Door
 from trouper.actors.environment import Environment
 from trouper.actors.gate import Gate
+from trouper.actors.holds import Holds
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
@@ -158,14 +159,13 @@ class WorkHost(RunHost, Protocol):
     def owner(self) -> Owner: ...
     @property
     def is_watched(self) -> bool: ...
+    @property
+    def notification_holds(self) -> Holds: ...
     def task_limits(self) -> TaskLimits: ...
     def notification_limits(self) -> NotificationLimits: ...
     def schedule_limits(self) -> ScheduleLimits: ...
     def tell(self, command: Command) -> None:
         """Something nice to have: dropped when the mailbox is full."""
-
-    async def wait_unheld(self) -> None:
-        """Until nobody wants notifications to wait."""
 
     async def deliver(self, command: Command) -> None:
         """What the session has to hear, as soon as there is room."""

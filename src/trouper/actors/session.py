@@ -8,7 +8,7 @@ resuming after a crash are all this one path.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -19,12 +19,15 @@ from trouper import codec
 from trouper._errors import CommandRejected
 from trouper.actors.ahead import may_go_ahead
 from trouper.actors.audience import Audience
+from trouper.actors.batch import Batch, Failure, gather
 from trouper.actors.errors import ActorGone, MailboxFull
 from trouper.actors.gate import Gate
 from trouper.actors.ground import Ground, Outfit, Started
+from trouper.actors.holds import Holds
+from trouper.actors.hook_events import HookEvents
 from trouper.actors.recording import Taken, take
 from trouper.actors.reference import Inbox, Ref
-from trouper.actors.request import Reply, Request, ki_safe
+from trouper.actors.request import Reply, ki_safe
 from trouper.actors.restart import Restart
 from trouper.actors.running import Running
 from trouper.actors.runs import OBSERVED, RunGround
@@ -44,10 +47,10 @@ from trouper.core.commands import (
     SpillCalls,
     Submit,
 )
-from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnded, TurnStarted
+from trouper.core.events import CallEnded, ModelReplied, TurnEnded, TurnStarted
 from trouper.core.ids import CallId
 from trouper.core.live import LiveEvent
-from trouper.core.messages import Json, ToolCall, ToolSpec
+from trouper.core.messages import Json, ToolSpec
 from trouper.core.notification import NotificationLimits
 from trouper.core.outstanding import WorkKey, outstanding
 from trouper.core.schedule import ClaimFires, ScheduleLimits
@@ -99,13 +102,6 @@ class Override:
 
 
 @define(eq=False)
-class Failure:
-    """What somebody came upon who decided in the actor's place: the actor crashes of it, as if it had decided itself."""
-
-    error: Exception
-
-
-@define(eq=False)
 class SessionActor:
     """One session. `run` is its task; everything else is called from trio's thread by its handle and its children."""
 
@@ -131,14 +127,11 @@ class SessionActor:
     _turnstile: Turnstile = field(factory=Turnstile)
     _nursery: trio.Nursery | None = None
     _running: dict[WorkKey, Running] = field(factory=dict)
-    #: Calls whose outcome hooks still wait for.
-    _asked: dict[CallId, ToolCall] = field(factory=dict)
+    _hook_events: HookEvents = field(factory=HookEvents)
     watches: Watches = field(factory=Watches)
     _owner: Owner | None = None
     _worker: Worker = field(init=False)
-    #: How many want notifications to wait: somebody types, or takes them himself.
-    _holds: int = 0
-    _unheld: trio.Event | None = None
+    notification_holds: Holds = field(factory=Holds)
     #: What the turn under way was started with.
     specs: tuple[ToolSpec, ...] = ()
     _turn_outfit: Outfit | None = None
@@ -185,7 +178,7 @@ class SessionActor:
                 await self._begin(inbox)
                 if not self._is_closed():
                     async for first in inbox:
-                        await self._handle(_gather(first, inbox))
+                        await self._handle(gather(first, inbox))
                         if self._is_closed():
                             break
                 await self._leave("the runtime is shutting down")
@@ -224,7 +217,7 @@ class SessionActor:
                 self._turn_outfit, self.specs = self.outfit, self.outfit.specs()
                 self.taken_over = self.state.turn.number
         # No shield is needed: what is waited for in there is the disk, which no cancel cuts short.
-        await self._handle(_gather(command, inbox))
+        await self._handle(gather(command, inbox))
         # Recovery may have had nothing to say, and still there is work that nobody runs yet.
         self.spawn(self._reconcile()[1])
 
@@ -260,7 +253,7 @@ class SessionActor:
             retention_s=limits.task_retention_s,
         )
 
-    async def _handle(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> None:
+    async def _handle(self, batch: Batch) -> None:
         if self._turnstile.taken:
             await self._turnstile.wait_free()
         with self._turnstile:
@@ -268,9 +261,7 @@ class SessionActor:
                 batch = await self._with_files(batch)
             self.spawn(await self._decide(batch))
 
-    async def _with_files(
-        self, batch: list[tuple[Command | None, Reply[Any] | None]]
-    ) -> list[tuple[Command | None, Reply[Any] | None]]:
+    async def _with_files(self, batch: Batch) -> Batch:
         """Whoever closes the session ends its runs; what these leave behind is written first, so that their end can say where it is (B9)."""
         for i, (command, reply) in enumerate(batch):
             if type(command) is Close:
@@ -363,7 +354,7 @@ class SessionActor:
             await trio.lowlevel.cancel_shielded_checkpoint()
         return begun
 
-    async def _decide(self, batch: list[tuple[Command | None, Reply[Any] | None]]) -> Sequence[Started]:
+    async def _decide(self, batch: Batch) -> Sequence[Started]:
         """Decide on each command in turn, wait for the disk once, and only then let anybody know. Returns the work to be done now."""
         await self._catch_up()
         state, n = self.state, self.next_seq
@@ -506,7 +497,7 @@ class SessionActor:
                 self._notice(event, record.cause)
         self.audience.hear(record, seq)
         if self.outfit.hooks:
-            for seen in self._hook_events(record):
+            for seen in self._hook_events.of(record, self.state):
                 self._tell_hooks(seen)
 
     def _notice(self, event: Any, cause: Command) -> None:
@@ -532,23 +523,6 @@ class SessionActor:
             return frozenset()
         answers = (answer for message in self.state.history.messages for answer in message.answers)
         return frozenset().union(*(revealed_by(a.content) for a in answers if a.name == TOOL_SEARCH))
-
-    def _hook_events(self, record: codec.Record) -> Iterator[AfterTurn | AfterTool | SessionEnded]:
-        """What after-hooks may look at (T5); denied calls too."""
-        for event in record.events:
-            match event:
-                case ModelReplied(message=message):
-                    self._asked.update((call.id, call) for call in message.calls)
-                case CallEnded(call=call_id, outcome=outcome, content=content) if call_id in self._asked:
-                    asked = self._asked.pop(call_id)
-                    yield AfterTool(self.session, asked.name, asked.arguments, outcome.value, content, call_id)
-                case TurnEnded(stop_reason=stop_reason):
-                    last = self.state.last
-                    yield AfterTurn(self.session, stop_reason, last.text if last is not None else "")
-                case SessionClosed():
-                    yield SessionEnded(self.session)
-                case _:
-                    pass
 
     def _tell_hooks(self, event: AfterTurn | AfterTool | SessionStarted | SessionEnded) -> None:
         if self._nursery is None:
@@ -613,20 +587,6 @@ class SessionActor:
         return await self._worker.admit(
             tool, arguments, title=title, call=call, signal_on_completion=signal_on_completion, links=links, by=by
         )
-
-    def hold_notifications(self) -> None:
-        self._holds += 1
-        if self._holds == 1:
-            self._unheld = trio.Event()
-
-    def release_notifications(self) -> None:
-        self._holds -= 1
-        if not self._holds and self._unheld is not None:
-            self._unheld.set()
-
-    async def wait_unheld(self) -> None:
-        while self._holds and self._unheld is not None:
-            await self._unheld.wait()
 
     @property
     def run_ground(self) -> RunGround:
@@ -719,19 +679,3 @@ def _is_cancel(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_cancel, error.exceptions))
     return isinstance(error, trio.Cancelled | KeyboardInterrupt)
-
-
-def _gather(first: Any, inbox: Inbox[Any, Any]) -> list[tuple[Command | None, Reply[Any] | None]]:
-    """What waits in the mailbox is decided together, and costs the disk one sync."""
-    batch = [_opened(first)]
-    while inbox.has_more:
-        batch.append(_opened(inbox.receive_nowait()))
-    return batch
-
-
-def _opened(message: Any) -> tuple[Command | None, Reply[Any] | None]:
-    if type(message) is Request:
-        if type(message.payload) is Failure:
-            raise message.payload.error
-        return message.payload, message.defer()
-    return message, None

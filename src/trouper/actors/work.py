@@ -288,7 +288,7 @@ class Worker:
         pending = self._host.state.notifications.pending
         tried = max((pending[id].attempts for id in work.ids if id in pending), default=0)
         await trio.sleep(_GATHER_S if not tried else min(_RETELL_MAX_S, 2.0**tried))
-        await self._host.wait_unheld()
+        await self._host.notification_holds.wait_released()
 
     async def _fire(self, work: ActOnFire) -> ActFire:
         action = work.action

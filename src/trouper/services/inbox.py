@@ -34,14 +34,14 @@ class _Hold:
         self.taken: dict[NotificationId, int] = {}
         self._actor = actor
         self._held = True
-        actor.hold_notifications()
+        actor.notification_holds.hold()
 
     def release(self) -> None:
         if not self._held:
             return
         self._held = False
         actor = self._actor
-        actor.release_notifications()
+        actor.notification_holds.release()
         pending = actor.state.notifications.pending
         out = tuple(
             id

@@ -183,11 +183,11 @@ class BackgroundSide:
     @contextmanager
     def hold_notifications(self) -> Iterator[None]:
         """Deliver nothing inside this block: somebody is typing, or speaking (B15)."""
-        self._actor.hold_notifications()
+        self._actor.notification_holds.hold()
         try:
             yield
         finally:
-            self._actor.release_notifications()
+            self._actor.notification_holds.release()
 
     # -- schedules
 
