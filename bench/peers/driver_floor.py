@@ -1,8 +1,9 @@
 """The floor: a bare trio loop that moves the same chunks through memory channels. No history, no rules, no journal.
 
 One model task and one session task a session. A delta goes from the model to the caller through one memory channel,
-each awaited; a request for tools and the end of a reply go from the model to the session through another. The durable variant appends two lines a step to a file, each with `fdatasync`
-in the same thread: what any runtime must pay that records a call before it acts and its result before it goes on.
+each awaited; the chunks of a call (its start, its arguments, its end) and the end of a reply go from the model to the session through another. The durable
+variant appends two lines a step to a file, each with `fdatasync` in the same thread: what any runtime must pay that records a call before it acts and
+its result before it goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from talk import Use, after, opening
+from talk import ToolUse, Use, after, opening
 from works import Stage, main
 
 CHANNEL_MAX = 32
@@ -27,7 +28,7 @@ class FloorSession:
     def __init__(self) -> None:
         self.mail_in, self.mail = trio.open_memory_channel[tuple[str, Out]](CHANNEL_MAX)
         self.asks_in, self.asks = trio.open_memory_channel[tuple[str | Use, Out]](CHANNEL_MAX)
-        self.moves_in, self.moves = trio.open_memory_channel[Use | None](CHANNEL_MAX)
+        self.chunks_in, self.chunks = trio.open_memory_channel[ToolUse | str | None](CHANNEL_MAX)
         self.turn_scope = trio.CancelScope()
         self.reply_scope = trio.CancelScope()
         self.past = 0
@@ -72,7 +73,11 @@ class Floor:
             self.stage.asked(session.past + 1)
             move = opening(asked) if isinstance(asked, str) else after(asked.calls[-1].id)
             if isinstance(move, Use):
-                await session.moves_in.send(move)
+                for call in move.calls:
+                    await session.chunks_in.send(call.id)
+                    await session.chunks_in.send(call.key)
+                    await session.chunks_in.send(call)
+                await session.chunks_in.send(None)
                 continue
             session.reply_scope = trio.CancelScope()
             with session.reply_scope:
@@ -80,7 +85,7 @@ class Floor:
                     await out.send(delta)
                 if move.hang:
                     await self.stage.hang()
-            await session.moves_in.send(None)
+            await session.chunks_in.send(None)
 
     async def _serve(self, session: FloorSession) -> None:
         async for text, out in session.mail:
@@ -94,18 +99,21 @@ class Floor:
         asked: str | Use = text
         while True:
             await session.asks_in.send((asked, out))
-            uses = await session.moves.receive()
-            if uses is None:
+            calls: list[ToolUse] = []
+            while (chunk := await session.chunks.receive()) is not None:
+                if isinstance(chunk, ToolUse):
+                    calls.append(chunk)
+            if not calls:
                 return
             self._sync()
-            if len(uses.calls) == 1:
-                await self.stage.tool(uses.calls[0].key)
+            if len(calls) == 1:
+                await self.stage.tool(calls[0].key)
             else:
                 async with trio.open_nursery() as nursery:
-                    for call in uses.calls:
+                    for call in calls:
                         nursery.start_soon(self.stage.tool, call.key)
             self._sync()
-            asked = uses
+            asked = Use(tuple(calls))
 
     async def turn(self, session: FloorSession, text: str) -> str:
         out, replies = trio.open_memory_channel[str](CHANNEL_MAX)
@@ -118,7 +126,7 @@ class Floor:
 
     async def stop(self, session: FloorSession) -> None:
         # While the model speaks the session waits for it, so ending the reply ends the turn.
-        if session.moves.statistics().tasks_waiting_receive:
+        if session.chunks.statistics().tasks_waiting_receive:
             session.reply_scope.cancel()
         else:
             session.turn_scope.cancel()
