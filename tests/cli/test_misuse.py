@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import trio
 from terminal_driver import COMMAND, PATIENCE_S, run
 
 from trouper.cli import COMMANDS, hosting
+from trouper.cli.control import NAME
 from trouper.cli.doctor import KEYS
 from trouper.journal import open_log
+from trouper.testing import check_invariants
 
 LOOKING = (("sessions",), ("sessions", "show", "main"), ("tasks",), ("notifications",), ("schedules",), ("memory",))
 CHANGING = (
@@ -170,7 +176,7 @@ def test_changing_a_root_whose_owner_takes_no_commands_is_one_line_and_75(
         log.close()
 
 
-@pytest.mark.parametrize("command", [CHANGING[0], *CHANGING[2:]], ids=" ".join)
+@pytest.mark.parametrize("command", [CHANGING[0], *CHANGING[2:], ("journal", "archive")], ids=" ".join)
 def test_a_change_waits_for_somebody_who_has_the_root_open_for_a_moment(
     trouper, root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
@@ -181,6 +187,46 @@ def test_a_change_waits_for_somebody_who_has_the_root_open_for_a_moment(
         assert trouper(*command, "--root", root).code == 0
     finally:
         log.close()
+
+
+@pytest.mark.parametrize("command", [("run", "hello"), ("chat",)], ids=" ".join)
+def test_whoever_runs_a_root_waits_for_somebody_who_has_it_open_for_a_moment(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """J9: as a change has."""
+    log, sleep = open_log(root), trio.sleep
+
+    async def while_it_waits(seconds: float) -> None:
+        log.close()
+        await sleep(0)
+
+    monkeypatch.setattr(trio, "sleep", while_it_waits)
+    try:
+        with open(os.devnull) as nothing:
+            monkeypatch.setattr(sys, "stdin", nothing)
+            done = trouper(*command, "--root", root)
+        assert (done.code, done.err) == (0, "")
+    finally:
+        log.close()
+    assert not check_invariants(root)
+
+
+@pytest.mark.parametrize("command", [("run", "hello"), ("chat",)], ids=" ".join)
+def test_nobody_waits_for_an_owner_that_takes_commands(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """J9: it is there to stay, so the answer comes at once."""
+    monkeypatch.setattr(hosting, "BRIEF_S", math.inf)
+    log = open_log(root)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(root):
+            listener.bind(NAME)
+            listener.listen()
+            done = trouper(*command, "--root", root)
+    finally:
+        log.close()
+    assert done.code == 75, done
+    one_line(done.err)
 
 
 @pytest.mark.parametrize("command", [("run", "hello"), ("chat",), ("memory", "set", "a", "b", "1")], ids=" ".join)

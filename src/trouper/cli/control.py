@@ -144,6 +144,20 @@ async def _line(stream: trio.abc.Stream, received: bytearray) -> bytes | None:
     return None
 
 
+def is_served(root: Path) -> bool:
+    """Whether somebody listens; who only changes something does not."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
+        plain.setblocking(False)
+        try:
+            with _address(root) as place:
+                plain.connect(f"{place}/{NAME}")
+        except BlockingIOError:  # More wait to be heard than fit.
+            return True
+        except OSError:
+            return False
+    return True
+
+
 def ask_owner(root: Path, request: Json) -> dict[str, Json] | None:
     """The owner's answer to a request; None if nobody listens. Blocks."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:

@@ -7,10 +7,10 @@ import errno
 import signal
 import termios
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import trio
 from attrs import frozen
@@ -18,7 +18,7 @@ from attrs import frozen
 from trouper import codec
 from trouper._errors import TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
-from trouper.cli.control import OwnerSilent, ask_owner, serving
+from trouper.cli.control import OwnerSilent, ask_owner, is_served, serving
 from trouper.cli.endings import HUNG_UP, Stopped, ending_signals
 from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
@@ -28,6 +28,8 @@ from trouper.models.chunks import Chunk
 from trouper.models.protocol import Model, ModelRequest, close_model
 from trouper.runtime import Runtime, open_runtime
 from trouper.tools.contract import Tool
+
+T = TypeVar("T")
 
 #: How long a command waits for a root that somebody has open who takes no commands: so do others that change something, for a moment. And how often it looks.
 BRIEF_S, LOOK_S = 3.0, 0.05
@@ -53,12 +55,27 @@ async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0
     model = configuration.model_made(options.model, delay_s=delay_s)
     tools = configuration.tools_made(options.tools)
     try:
-        async with _opened(root, configuration, tools, model) as runtime:
+        async with AsyncExitStack() as opened:
+            runtime = await _once_free(
+                root, lambda: opened.enter_async_context(_opened(root, configuration, tools, model))
+            )
             async with serving(root, lambda request: answered(runtime, request)):
                 yield Hosted(root, runtime, configuration, model, tools)
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             await close_model(model)
+
+
+async def _once_free(root: Path, open_it: Callable[[], Awaitable[Runtime]]) -> Runtime:
+    """The root, opened, as soon as nobody has it who has it for a moment only: whoever takes commands is there to stay."""
+    until = trio.current_time() + BRIEF_S
+    while True:
+        try:
+            return await open_it()
+        except JournalLocked:
+            if trio.current_time() >= until or is_served(root):
+                raise
+            await trio.sleep(LOOK_S)
 
 
 @asynccontextmanager
@@ -123,21 +140,25 @@ def change(
     `owner_only`: for what makes sense only while somebody runs the root, what is to be said where nobody does.
     """
     open_reader(root)  # A missing or unreadable journal is named as such; nothing is made.
-    until = time.monotonic() + BRIEF_S
-    while True:
-        try:
-            answer = _changed(root, request, tools, owner_only)
-            break
-        except (JournalLocked, OwnerSilent):
-            # Perhaps somebody who changes something, too, or who is just opening or closing it.
-            if time.monotonic() >= until:
-                raise
-            time.sleep(LOOK_S)
+    answer = once_free(lambda: _changed(root, request, tools, owner_only))
     if not answer.pop("ok", False):
         failed = TrouperError(str(answer.get("error")))
         failed.exit_code = int(answer.get("exit_code") or 1)
         raise failed
     return answer
+
+
+def once_free(attempt: Callable[[], T]) -> T:
+    """What the attempt gives, as soon as nobody is in its way who has the root open for a moment only."""
+    until = time.monotonic() + BRIEF_S
+    while True:
+        try:
+            return attempt()
+        except (JournalLocked, OwnerSilent):
+            # Perhaps somebody who changes something, too, or who is just opening or closing it.
+            if time.monotonic() >= until:
+                raise
+            time.sleep(LOOK_S)
 
 
 def _changed(root: Path, request: Json, tools: Sequence[str] | None, owner_only: str | None) -> dict[str, Json]:

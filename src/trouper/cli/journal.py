@@ -487,6 +487,7 @@ def _page_file(root: Path, named: str) -> Path:
 
 def _archive(options: argparse.Namespace) -> int:
     """Nothing else ever deletes or packs a record (J15)."""
+    from trouper.cli.hosting import once_free
     from trouper.core.session import Phase
     from trouper.journal import retire
 
@@ -496,7 +497,7 @@ def _archive(options: argparse.Namespace) -> int:
         snapshot = view.log.snapshot()
         # What no snapshot covers is read at the next start.
         covered = snapshot.seq if snapshot is not None else 0
-    retired = retire(root, ended, fate="drop" if options.drop else "archive", before=covered)
+    retired = once_free(lambda: retire(root, ended, fate="drop" if options.drop else "archive", before=covered))
     word = "dropped" if options.drop else "archived"
     for each in retired:
         if options.json:
