@@ -20,11 +20,13 @@ import trio.testing
 from terminal_driver import AtTerminal
 
 from trouper import Limits, Runtime, Scripted, open_runtime, tool
-from trouper.cli.control import IDLE_S, NAME, _serve, ask_owner, serving
+from trouper.cli.control import CLOSING_S, IDLE_S, NAME, _serve, ask_owner, serving
 from trouper.cli.hosting import _change_here
+from trouper.cli.requests import answered
 from trouper.core.notification import NotificationQueued
 from trouper.events import StepStarted
 from trouper.models import call, reply, stall
+from trouper.testing import check_invariants
 
 TOOLS = str(Path(__file__).with_name("slow_tools.py"))
 
@@ -162,7 +164,7 @@ async def test_a_client_that_does_not_read_its_answer_is_let_go(autojump_clock: 
     ours, theirs = trio.testing.lockstep_stream_pair()
     slots = trio.CapacityLimiter(1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_serve, ours, _pong, slots)
+        nursery.start_soon(_serve, ours, _pong, slots, set())
         await theirs.send_all(b'{"do": "ping"}\n')
         with trio.fail_after(IDLE_S + 1):
             async with slots:
@@ -173,7 +175,7 @@ async def test_requests_that_come_together_are_answered_one_by_one() -> None:
     """Also those that are no JSON: a mistake is an answer."""
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_serve, ours, _pong, trio.CapacityLimiter(1))
+        nursery.start_soon(_serve, ours, _pong, trio.CapacityLimiter(1), set())
         await theirs.send_all(b'{"do": "ping"}\nnonsense\n{"do": "pi')
         await theirs.send_all(b'ng"}\n')
         await theirs.send_eof()
@@ -205,23 +207,124 @@ async def test_a_process_without_descriptors_left_answers_when_it_has_some_again
             assert json.loads(await trio.to_thread.run_sync(plain.recv, 65_536)) == {"ok": True}
 
 
-@pytest.mark.parametrize("reads", [True, False])
-def test_an_owner_that_hangs_up_is_told_as_such(trouper, root: Path, reads: bool) -> None:
-    """J9: exit code 75, whether the request still went out or not; nobody is sent to look at the disk."""
-    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(root):
-        listener.bind(NAME)
+SCHEDULE = ("schedules", "create", "--session", "main", "--at", "2099-01-01T00:00:00Z", "--message", "hi")
+MEMORY = ("memory", "set", "people", "bob", "1")
+
+
+@contextlib.contextmanager
+def ending(root: Path, *, reads: bool, says: bytes = b"") -> Iterator[None]:
+    """An owner that ends when one client has come; it may hear what that one wants, and say something."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        with contextlib.chdir(root):
+            listener.bind(NAME)
         listener.listen()
 
         def hang_up() -> None:
             with listener.accept()[0] as client:
                 if reads:
                     client.recv(65_536)
+                    client.sendall(says)
+                listener.close()
+                (root / NAME).unlink()
 
         serving_one = threading.Thread(target=hang_up)
         serving_one.start()
-        done = trouper("memory", "set", "people", "bob", "1", "--root", root)
+        yield
         serving_one.join()
-    assert done.code == 75 and "hung up; look whether it still runs" in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("command", "reads", "says"),
+    [
+        (SCHEDULE, False, b""),
+        (SCHEDULE, True, b'{"ok": false, "begun": false}\n'),
+        (MEMORY, False, b""),
+        (MEMORY, True, b""),
+    ],
+)
+def test_what_an_owner_that_is_ending_has_not_done_is_done_all_the_same(
+    trouper, root: Path, command: tuple[str, ...], reads: bool, says: bytes
+) -> None:
+    """J9: once; a memory may be written twice, for that makes no difference."""
+    with ending(root, reads=reads, says=says):
+        done = trouper(*command, "--root", root)
+    assert (done.code, done.err) == (0, "")
+    assert len(trouper("schedules", "--json", "--root", root).out.splitlines()) == (command is SCHEDULE)
+    assert not check_invariants(root)
+
+
+@pytest.mark.parametrize("says", [b"", b'{"ok": fal', b'{"ok": false, "begun": true}\n'])
+def test_what_an_owner_may_have_done_before_it_ended_is_for_the_user_to_look_at(
+    trouper, root: Path, says: bytes
+) -> None:
+    """J9: exit code 75, and nothing is done twice."""
+    with ending(root, reads=True, says=says):
+        done = trouper(*SCHEDULE, "--root", root)
+    assert done.code == 75 and "may be done or not: look with `trouper schedules`" in done.err, done
+    assert trouper("schedules", "--json", "--root", root).out == ""
+
+
+async def test_what_an_owner_has_begun_with_when_it_ends_is_answered(tmp_path: Path) -> None:
+    """J9: whoever asked need not guess."""
+    begun, done, told = trio.Event(), trio.Event(), []
+
+    async def answer(request: Any) -> dict[str, Any]:
+        begun.set()
+        await done.wait()
+        return {"ok": True}
+
+    async def ask() -> None:
+        told.append(await trio.to_thread.run_sync(ask_owner, tmp_path, {"do": "cancel"}))
+
+    async def end_it() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        done.set()
+
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with serving(tmp_path, answer):
+                nursery.start_soon(ask)
+                await begun.wait()
+                nursery.start_soon(end_it)
+                scope.cancel()
+    assert told == [{"ok": True}]
+
+
+async def test_an_owner_that_ends_waits_only_so_long_for_what_it_has_begun_with(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    begun = trio.Event()
+
+    async def answer(request: Any) -> dict[str, Any]:
+        begun.set()
+        await trio.sleep_forever()
+        return {}
+
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as plain:
+        with trio.fail_after(CLOSING_S + 1):
+            async with serving(tmp_path, answer):
+                plain.connect(f"/proc/self/fd/{descriptor}/{NAME}")
+                plain.sendall(b'{"do": "ping"}\n')
+                await begun.wait()
+        assert plain.recv(1) == b""
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("do", ["close", "interrupt", "cancel"])
+async def test_a_runtime_that_is_ending_says_that_nothing_was_begun(tmp_path: Path, do: str) -> None:
+    """J9, L21."""
+    request = {"do": do, "session": "main", "id": "call_1_1_0"}
+    with trio.CancelScope() as scope:
+        async with open_runtime(tmp_path / "state", model=Scripted([])) as runtime:
+            await runtime.session("main")
+            scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+                cancelled = await answered(runtime, request)
+    closed = await answered(runtime, request)
+    for told in (cancelled, closed):
+        assert (told["ok"], told["exit_code"], told["begun"]) == (False, 75, False), told
 
 
 async def test_whoever_opens_a_root_for_a_change_does_not_answer_in_the_models_place(

@@ -28,6 +28,23 @@ IDLE_S = 30.0
 _ACCEPT_AGAIN_S = 0.1
 #: How long a command waits for the owner's answer.
 ANSWER_S = 30.0
+#: What an owner has begun with when it ends is answered if it takes no longer than this.
+CLOSING_S = 2.0
+#: Where to look for what may have come of a request that was never answered.
+_SEEN_IN = {
+    "cancel": "tasks",
+    "approve": "approvals",
+    "deny": "approvals",
+    "interrupt": "sessions",
+    "send": "sessions",
+    "close": "sessions",
+    "acknowledge": "notifications --all",
+    "schedule": "schedules",
+    "unschedule": "schedules",
+    "forget": "memory",
+}
+#: Requests that do the same again if they are made again.
+_REPEATABLE = frozenset({"ping", "remember"})
 
 Answer = Callable[[Json], Awaitable[dict[str, Json]]]
 
@@ -39,7 +56,7 @@ class OwnerUnreachable(WorldError):
 
 
 class OwnerSilent(OwnerUnreachable):
-    """It takes no commands, so it has not heard of this one."""
+    """It takes no commands, or none any more, so nothing has come of this one: it can be made again."""
 
 
 @contextlib.contextmanager
@@ -57,6 +74,7 @@ async def serving(root: Path, answer: Answer) -> AsyncIterator[None]:
     """Answer requests inside this block. The caller owns the root's lock, so whatever socket is there is a dead process's."""
     listener = _listen(root)
     slots = trio.CapacityLimiter(CLIENTS_MAX)
+    begun: set[trio.CancelScope] = set()
     try:
         async with trio.open_nursery() as nursery:
 
@@ -71,11 +89,15 @@ async def serving(root: Path, answer: Answer) -> AsyncIterator[None]:
                     if slots.available_tokens < 1 or not _is_ours(stream):
                         stream.close()
                         continue
-                    nursery.start_soon(_serve, trio.SocketStream(stream), answer, slots)
+                    nursery.start_soon(_serve, trio.SocketStream(stream), answer, slots, begun)
 
             nursery.start_soon(accept)
-            yield
-            nursery.cancel_scope.cancel()
+            try:
+                yield
+            finally:
+                for scope in begun:
+                    scope.deadline = trio.current_time() + CLOSING_S
+                nursery.cancel_scope.cancel()
     finally:
         listener.close()
         with contextlib.suppress(OSError):
@@ -111,20 +133,33 @@ def _is_ours(stream: trio.socket.SocketType) -> bool:
     return bool(uid == os.getuid())
 
 
-async def _serve(stream: trio.abc.Stream, answer: Answer, slots: trio.CapacityLimiter) -> None:
+async def _serve(
+    stream: trio.abc.Stream, answer: Answer, slots: trio.CapacityLimiter, begun: set[trio.CancelScope]
+) -> None:
     received = bytearray()
     async with slots, stream:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while (line := await _line(stream, received)) is not None:
-                try:
-                    reply = await answer(codec.loads(line))
-                except codec.UndecodableRecord:
-                    reply = {"ok": False, "error": "the line is no JSON; send one object a line", "exit_code": 2}
-                told = codec.dumps(reply) + b"\n"
-                with trio.move_on_after(IDLE_S) as reading:
-                    await stream.send_all(told)
-                if reading.cancelled_caught:
+                # Shielded: whoever asks an owner that is ending is told what came of it.
+                with trio.CancelScope(shield=True) as scope:
+                    begun.add(scope)
+                    try:
+                        await _reply(stream, line, answer)
+                    finally:
+                        begun.discard(scope)
+                if scope.cancelled_caught:
                     return
+
+
+async def _reply(stream: trio.abc.Stream, line: bytes, answer: Answer) -> None:
+    try:
+        reply = await answer(codec.loads(line))
+    except codec.UndecodableRecord:
+        reply = {"ok": False, "error": "the line is no JSON; send one object a line", "exit_code": 2}
+    with trio.move_on_after(IDLE_S) as reading:
+        await stream.send_all(codec.dumps(reply) + b"\n")
+    if reading.cancelled_caught:
+        await stream.aclose()
 
 
 async def _line(stream: trio.abc.Stream, received: bytearray) -> bytes | None:
@@ -158,8 +193,12 @@ def is_served(root: Path) -> bool:
     return True
 
 
-def ask_owner(root: Path, request: Json) -> dict[str, Json] | None:
-    """The owner's answer to a request; None if nobody listens. Blocks."""
+def ask_owner(root: Path, request: dict[str, Json]) -> dict[str, Json] | None:
+    """The owner's answer to a request; None if nobody listens. Blocks.
+
+    Raises `OwnerSilent` where the request can be made again, because nothing has come of it, or because it makes no difference.
+    """
+    received = bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
         plain.settimeout(ANSWER_S)
         try:
@@ -168,23 +207,39 @@ def ask_owner(root: Path, request: Json) -> dict[str, Json] | None:
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             return None
         except BlockingIOError:  # More wait to be heard than fit.
-            raise _no_answer(root, "takes no more requests just now; try again") from None
+            raise OwnerSilent(
+                f"the process that owns {str(root)!r} takes no more requests just now; try again", root=str(root)
+            ) from None
         try:
             plain.sendall(codec.dumps(request) + b"\n")
-            received = bytearray()
-            while not received.endswith(b"\n"):
-                data = plain.recv(65_536)
-                if not data:
-                    raise ConnectionResetError
+            while not received.endswith(b"\n") and (data := plain.recv(65_536)):
                 received += data
         except (ConnectionResetError, BrokenPipeError):
-            # It has ended, or it serves as many as it may, or it is another user's.
-            raise _no_answer(root, "hung up; look whether it still runs, then try again") from None
+            # It did not read to the end of the line: it ends, or it serves as many as it may, or it is another user's.
+            raise OwnerSilent(
+                f"the process that owns {str(root)!r} hung up; look whether it still runs, then try again",
+                root=str(root),
+            ) from None
         except TimeoutError:
-            raise _no_answer(root, f"did not answer within {ANSWER_S:g} s; try again") from None
-    answer: dict[str, Json] = codec.loads(bytes(received))
+            raise _unanswered(root, request, f"did not answer within {ANSWER_S:g} s") from None
+    answer: dict[str, Json] = codec.loads(bytes(received)) if received.endswith(b"\n") else {"begun": True}
+    match answer.get("begun"):
+        case True:
+            raise _unanswered(root, request, "ended before it answered")
+        case False:
+            raise OwnerSilent(
+                f"the process that owns {str(root)!r} is ending; try again when it has ended", root=str(root)
+            )
     return answer
 
 
-def _no_answer(root: Path, what: str) -> OwnerUnreachable:
-    return OwnerUnreachable(f"the process that owns {str(root)!r} {what}", root=str(root))
+def _unanswered(root: Path, request: dict[str, Json], what: str) -> OwnerUnreachable:
+    """The request may have been carried out."""
+    do = str(request.get("do"))
+    if do in _REPEATABLE:
+        return OwnerSilent(f"the process that owns {str(root)!r} {what}; try again", root=str(root))
+    return OwnerUnreachable(
+        f"the process that owns {str(root)!r} {what}, so this may be done or not: "
+        f"look with `trouper {_SEEN_IN.get(do, 'sessions')}` before you try again",
+        root=str(root),
+    )

@@ -2,6 +2,9 @@
 
     {"do": "cancel", "session": "main", "id": "task_..."}      ->  {"ok": true}
                                                                ->  {"ok": false, "error": "...", "exit_code": 2}
+                                                               ->  {"ok": false, "error": "...", "exit_code": 75, "begun": false}
+
+The last is the answer of an owner that is just ending: `begun` is false if nothing was done, true if nobody knows how much was.
 
 The same function serves the owner's control socket and a command that opens the root itself because nobody has it open.
 """
@@ -12,17 +15,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from trouper._errors import TrouperError, UsageError
+from trouper.actors.errors import ActorGone, SupervisorClosed
 from trouper.core.ids import NotificationId
 from trouper.core.messages import Json
 from trouper.core.notification import DeliverNotifications, NotificationState
+from trouper.host import RuntimeEnded
 from trouper.runtime import Runtime
-from trouper.session import Session
+from trouper.session import Session, SessionEnded
 
 
 async def answered(runtime: Runtime, request: Json) -> dict[str, Json]:
     """Carry out one request; a mistake is an answer too."""
     try:
         return {"ok": True, **await perform(runtime, request)}
+    except (RuntimeEnded, SupervisorClosed, SessionEnded) as error:
+        gone = error.__cause__
+        begun = isinstance(error, SessionEnded) and (not isinstance(gone, ActorGone) or gone.taken)
+        return {"ok": False, "error": error.message, "exit_code": 75, "begun": begun}
     except TrouperError as error:
         return {"ok": False, "error": error.message, "exit_code": error.exit_code}
 
