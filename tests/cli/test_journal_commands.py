@@ -166,6 +166,14 @@ def test_replay_forks_a_journal_that_a_runtime_goes_on_with(trouper, filled: Pat
     assert found.splitlines()[1].split()[:3] == ["main", "idle", "2"]
 
 
+def test_a_fork_from_before_a_session_began_is_one_line_and_2_and_nothing_is_written(
+    trouper, filled: Path, tmp_path: Path
+) -> None:
+    done = trouper("journal", "replay", "--at", "1", "--session", "other", "--fork", tmp_path / "fork", filled)
+    assert done.code == 2 and "session 'other' has no record up to 1" in done.err and done.err.count("\n") == 1
+    assert not (tmp_path / "fork").exists()
+
+
 def test_works_while_another_process_owns_the_root(trouper, root: Path) -> None:
     """J9: a second writer is refused with the owner's pid, readers are not."""
     log = open_log(root)

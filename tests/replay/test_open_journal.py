@@ -10,7 +10,7 @@ import trio
 
 from trouper import Scripted, UsageError, open_runtime, tool
 from trouper.core.session import Phase, State
-from trouper.journal import JournalExists, JournalNotFound, open_log, repair
+from trouper.journal import JournalDamaged, JournalExists, JournalNotFound, open_log, repair
 from trouper.models import call, reply
 from trouper.replay import ReplayGap, differences, open_journal
 from trouper.testing import check_invariants
@@ -109,6 +109,39 @@ def test_a_fork_goes_on_from_any_record_and_the_old_journal_is_untouched(root: P
     assert open_journal(tmp_path / "fork").verify().ok
     with pytest.raises(JournalExists):
         open_journal(root).fork(3, tmp_path / "fork")
+
+
+def test_a_fork_from_before_a_sessions_first_record_is_refused_and_nothing_is_written(
+    root: Path, tmp_path: Path
+) -> None:
+    journal = open_journal(root)
+    for seq, session, first in ((5, "two", 6), (0, "one", 1), (0, None, 1)):
+        with pytest.raises(UsageError, match=rf"no record up to {seq}, .*; its first one is {first}$"):
+            journal.fork(seq, tmp_path / "fork", session)
+    open_log(tmp_path / "empty").close()
+    with pytest.raises(UsageError, match="it has none at all"):
+        open_journal(tmp_path / "empty").fork(0, tmp_path / "fork")
+    assert not (tmp_path / "fork").exists()
+    assert journal.fork(6, tmp_path / "fork", "two").records == 1
+
+
+def test_a_fork_that_fails_leaves_nothing_behind(root: Path, tmp_path: Path) -> None:
+    """J10: of a damaged journal there is one up to the damage; of a session that has lost events, up to the hole."""
+    segment = root / "segment-00000001.log"
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"Let me see.")] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(JournalDamaged):
+        open_journal(root).fork(9, tmp_path / "fork")
+    repair(root, tmp_path / "repaired")
+    repaired = open_journal(tmp_path / "repaired")
+    for session in (None, "one"):
+        with pytest.raises(ReplayGap, match="'one' has lost the events before record 4; fork from before that record"):
+            repaired.fork(repaired.last, tmp_path / "fork", session)
+    assert not (tmp_path / "fork").exists()
+    assert repaired.fork(3, tmp_path / "before", "one").records == 2
+    assert repaired.fork(repaired.last, tmp_path / "other", "two").sessions == ("two",)
+    assert not check_invariants(tmp_path / "before") and not check_invariants(tmp_path / "other")
 
 
 def test_reading_takes_no_lock_and_writes_nothing(root: Path) -> None:

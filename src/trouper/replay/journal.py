@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
 
 from attrs import frozen
 
@@ -13,8 +15,9 @@ from trouper.core.decisions import decide
 from trouper.core.ids import is_session
 from trouper.core.session import State, evolve
 from trouper.core.values import changed
-from trouper.journal import Entry, JournalExists, Reader, Report, open_log, open_reader
+from trouper.journal import Entry, JournalExists, OsDisk, Reader, Report, open_log, open_reader
 from trouper.journal import verify as verify_bytes
+from trouper.journal.files import remove_tree
 from trouper.journal.format import is_gap, stream_of
 from trouper.replay.difference import Difference, differences
 
@@ -176,20 +179,40 @@ class Journal:
         self._check(seq)
         if session is not None:
             self._known(session)
+        records = self.records(session, upto=seq)
+        first = next(records, None)
+        if first is None:
+            raise self._nothing_yet(seq, session)
         names: dict[str, None] = {}
         count = 0
-        log = open_log(place)
+        fold = _Fold()
         try:
-            for record in self.records(session, upto=seq):
-                # A new journal counts its epochs anew.
-                copied = changed(record, epoch=log.epoch)
-                log.append(Entry(copied.session, copied.id, *codec.encode(copied)))
-                log.flush()
-                names[record.session] = None
-                count += 1
-        finally:
-            log.close()
+            with closing(open_log(place)) as log:
+                for record in chain([first], records):
+                    fold.step(record)
+                    for hole in fold.holes.values():
+                        # What is behind it would be a session that nobody can open.
+                        raise ReplayGap(
+                            f"session {hole.facts['session']!r} has lost the events before record {record.seq}; "
+                            "fork from before that record, or another session by its name",
+                            **hole.facts,
+                        )
+                    # A new journal counts its epochs anew.
+                    copied = changed(record, epoch=log.epoch)
+                    log.append(Entry(copied.session, copied.id, *codec.encode(copied)))
+                    log.flush()
+                    names[record.session] = None
+                    count += 1
+        except BaseException:
+            remove_tree(OsDisk(), place)  # Half a journal is of no use to anybody.
+            raise
         return Forked(place, count, tuple(names))
+
+    def _nothing_yet(self, seq: int, session: str | None) -> UsageError:
+        whose = f"the journal {self.root!r}" if session is None else f"session {session!r}"
+        begun = next(self.records(session), None)
+        where = "it has none at all" if begun is None else f"its first one is {begun.seq}"
+        return UsageError(f"{whose} has no record up to {seq}, so there is nothing to fork; {where}", seq=seq)
 
     def _only(self, session: str | None) -> str:
         if session is not None:
