@@ -255,6 +255,22 @@ def test_a_page_goes_where_links_lead_and_to_standard_output(trouper, root: Path
     one_line(missing.err)
 
 
+@pytest.mark.parametrize("form", [(), ("--follow",), ("--session", "main")], ids=" ".join)
+def test_tail_shows_what_is_before_the_damage_and_then_the_error(trouper, damaged: Path, form: tuple[str, ...]) -> None:
+    """J10: it can be read up to there."""
+    for done in (trouper("journal", "tail", "-n", "2", *form, *how, damaged) for how in (("--json",), ())):
+        assert done.code == 65 and done.err.count("\n") == 1 and "is damaged" in done.err
+        if done.out.startswith("{"):
+            assert [line["seq"] for line in lines(done.out)] == [3, 4]
+        else:
+            in_order(done.out, "     3  ", "     4  ")
+
+
+def test_help_says_that_a_page_cuts_long_texts(trouper) -> None:
+    assert "Very long texts are cut" in trouper("journal", "html", "--help").out
+    assert "in full" not in trouper("journal", "--help").out
+
+
 def test_repair_writes_a_new_journal_with_an_explicit_gap(trouper, damaged: Path, tmp_path: Path) -> None:
     """J10."""
     done = trouper("journal", "repair", damaged, tmp_path / "new")

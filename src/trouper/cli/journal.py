@@ -17,7 +17,7 @@ from trouper.cli.endings import DAMAGED
 from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, size_of, when, when_exactly
 from trouper.cli.views import check_readable, open_view
-from trouper.journal import RawRecord, open_reader
+from trouper.journal import JournalError, RawRecord, open_reader
 from trouper.journal.format import is_gap
 from trouper.roster import SessionDamaged
 
@@ -62,7 +62,12 @@ def _parser() -> Parser:
     replay.add_argument("--fork", metavar="DIR", help="write the records up to --at to a new journal in DIR")
     _finish(replay, _replay)
 
-    page = commands.add_parser("html", help="a page to look at in a browser: who said what, and every event in full")
+    page = commands.add_parser(
+        "html",
+        help="a page to look at in a browser: who said what, and every event",
+        description="A page to look at in a browser: who said what, and every event behind a click. "
+        "Very long texts are cut, and say how much is left out; `trouper journal show --record` has them whole.",
+    )
     page.add_argument("--session", type=text, metavar="ID", help="of this session only")
     page.add_argument("--after", type=count, default=0, metavar="SEQ", help="begin behind this record")
     page.add_argument(
@@ -198,16 +203,22 @@ def _tail(options: argparse.Namespace) -> int:
     reader = open_reader(root)
     last: list[RawRecord] = []
     after = 0
-    for raw in reader.records(stream=options.session):
-        after = raw.seq
-        last.append(raw)
-        if len(last) > options.lines:
-            del last[0]
-    if not after and options.session is not None and not options.follow:
+    problem: JournalError | None = None
+    try:
+        for raw in reader.records(stream=options.session):
+            after = raw.seq
+            last.append(raw)
+            if len(last) > options.lines:
+                del last[0]
+    except JournalError as error:
+        problem = error  # What is before the damage is shown first.
+    if not after and options.session is not None and not options.follow and problem is None:
         raise _no_session(options.session)
     for raw in last:
         _print(out, raw, options.json)
     out.stream.flush()
+    if problem is not None:
+        raise problem
     while options.follow:
         for raw in reader.records(after=after, stream=options.session):
             after = raw.seq

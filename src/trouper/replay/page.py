@@ -1,4 +1,4 @@
-"""A journal as a page to look at: who said what, what ran, how it ended, and every event in full behind a click.
+"""A journal as a page to look at: who said what, what ran, how it ended, and every event behind a click.
 
 The page stands by itself, is plain ASCII, and as untrusting as a terminal: everything that comes out of the journal is escaped, what nobody can see is shown by its number,
 and the page is forbidden to run or to load anything.
