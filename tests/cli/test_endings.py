@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from terminal_driver import PATIENCE_S, run
 
 from trouper.cli import main
@@ -187,6 +188,24 @@ async def test_a_program_that_is_asked_to_end_does_so_in_order_and_says_by_what(
             finally:
                 left = True
     assert left and stopped.value.code == 128 + number
+
+
+async def test_a_second_signal_does_not_come_down_in_the_midst_of_closing() -> None:
+    """I21: what is closed in order is closed to its end."""
+    closed = False
+    with pytest.raises(Stopped) as stopped:
+        async with ended_by_signals():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.testing.wait_all_tasks_blocked()
+                    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+                    signal.raise_signal(signal.SIGINT)
+                    await trio.testing.wait_all_tasks_blocked()
+                    closed = True
+    assert closed and stopped.value.code == 143
 
 
 def test_what_was_started_to_outlive_its_terminal_does() -> None:

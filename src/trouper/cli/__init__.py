@@ -6,6 +6,7 @@ loading.py, changing.py    modules, when they are needed; those that a change ta
 terminal.py    what goes to a terminal or a pipe: cleaned, coloured only where somebody looks
 stdin_lines.py  lines of standard input, without a thread
 configuration.py, choices.py    trouper.toml and the environment; models and tools by name
+hosting.py, requests.py, leaving.py    running a root, what can be asked of who does, and how that ends
 views.py, owner.py, control.py  what a root holds, who owns it, and how to ask the owner
 describe.py    one line for every event
 demo*.py, chat*.py, run.py, journal.py, sessions.py, approvals.py, tasks.py, notifications.py, schedules.py, memory.py, doctor.py

@@ -20,6 +20,7 @@ from trouper._errors import TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
 from trouper.cli.control import OwnerSilent, ask_owner, is_served, serving
 from trouper.cli.endings import HUNG_UP, Stopped, ending_signals
+from trouper.cli.leaving import leaving_told
 from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
 from trouper.core.messages import Json
@@ -55,12 +56,15 @@ async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0
     model = configuration.model_made(options.model, delay_s=delay_s)
     tools = configuration.tools_made(options.tools)
     try:
-        async with AsyncExitStack() as opened:
-            runtime = await _once_free(
+        async with leaving_told() as leaving, AsyncExitStack() as opened:
+            leaving.runtime = runtime = await _once_free(
                 root, lambda: opened.enter_async_context(_opened(root, configuration, tools, model))
             )
-            async with serving(root, lambda request: answered(runtime, request)):
-                yield Hosted(root, runtime, configuration, model, tools)
+            try:
+                async with serving(root, lambda request: answered(runtime, request)):
+                    yield Hosted(root, runtime, configuration, model, tools)
+            finally:
+                leaving.begun.set()
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             await close_model(model)
@@ -102,9 +106,12 @@ async def ended_by_signals() -> AsyncIterator[None]:
     codes = ending_signals()
     before = {number: signal.getsignal(number) for number in codes}
 
-    async def watch(scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        with trio.open_signal_receiver(*codes) as signals:
-            task_status.started()
+    async def watch(
+        scope: trio.CancelScope, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        # Shielded: while what is inside closes in order, a second signal must not come down in the midst of it.
+        with trio.CancelScope(shield=True) as listening, trio.open_signal_receiver(*codes) as signals:
+            task_status.started(listening)
             async for number in signals:
                 code.append(codes[number])
                 scope.cancel()
@@ -112,8 +119,11 @@ async def ended_by_signals() -> AsyncIterator[None]:
     try:
         async with trio.open_nursery() as nursery:
             # Listens before anything else does: what runs inside leaves signals to us.
-            await nursery.start(watch, nursery.cancel_scope)
-            yield
+            listening = await nursery.start(watch, nursery.cancel_scope)
+            try:
+                yield
+            finally:
+                listening.cancel()
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         _, others = group.split(_is_of_a_terminal_that_has_gone)
