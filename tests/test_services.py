@@ -364,6 +364,20 @@ async def test_a_disk_that_cannot_follow_costs_nobody_a_memory(
     assert [memo.key for memo in await runtime.memory.search("green")] == ["tea"]
 
 
+async def test_a_search_finds_the_same_with_and_without_a_disk(autojump_clock: Any, tmp_path: Path) -> None:
+    """B21: punctuation, accents, case, and scripts without spaces."""
+    texts = ["crème, BRÛLÉE!", "e-mail", "(mail)", "進捗どうですか", "どうで", "🦊", "don't", "dont", "lik"]
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        await runtime.memory.remember("user", "diet", {"likes": "Creme brulee"}, summary="Don't forget")
+        await runtime.memory.remember("user", "contact", "e-mail 🦊")
+        await runtime.memory.remember("user", "motto", "進捗どうですか")
+        on_disk = [{memo.key for memo in await runtime.memory.search(text)} for text in texts]
+    # After its end a runtime leaves the disk alone.
+    assert on_disk == [{memo.key for memo in await runtime.memory.search(text)} for text in texts]
+    assert on_disk == [{"diet"}, *[{"contact"}] * 2, *[{"motto"}] * 2, {"contact"}, {"diet"}, set(), {"diet"}]
+    assert check_invariants(tmp_path) == []
+
+
 async def test_memories_lapse(open_checked: Any, autojump_clock: Any) -> None:
     """B21: TTL."""
     async with open_checked(Scripted([])) as runtime:

@@ -6,7 +6,6 @@ walks over what is remembered. A disk that cannot follow costs nobody a memory: 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from trouper import checks, codec
 from trouper._errors import UsageError
 from trouper.actors.journal import JournalWriter
 from trouper.actors.request import ki_safe
-from trouper.core import memory
+from trouper.core import memory, memory_search
 from trouper.core.ids import MEMORY_STREAM, check_name
 from trouper.core.memory import Forget, ForgetExpired, Memories, MemoryCommand, Remember
 from trouper.core.messages import Json
@@ -102,7 +101,7 @@ class MemoryKeeper:
         return tuple(sorted(self.memories.scopes))
 
     async def search(self, text: str, *, scope: str | None = None, limit: int = 20) -> Sequence[Memo]:
-        """Those that hold all words of `text`, best first."""
+        """Those that hold all words of `text`, best first; without a disk, newest first."""
         if not isinstance(text, str):
             raise UsageError(f"memory is searched for text, not for {text!r}; give some words")
         if scope is not None:
@@ -120,11 +119,9 @@ class MemoryKeeper:
 
     def _walk(self, text: str, scope: str | None, at: float) -> Sequence[memory.Memory]:
         names = [scope] if scope is not None else list(self.memories.scopes)
-        words = text.casefold().split()
-        if not words:
-            return []
-        found = [each for name in names for each in memory.listing(self.memories, name, at)]
-        return [each for each in found if all(word in _words(each) for word in words)]
+        alive = [each for name in names for each in memory.listing(self.memories, name, at)]
+        alive.sort(key=lambda each: each.updated_at, reverse=True)
+        return memory_search.found(alive, memory_search.query_of(text))
 
     @ki_safe
     async def _decide(self, command: MemoryCommand) -> bool:
@@ -209,10 +206,6 @@ def _database_error() -> type[Exception]:
     import sqlite3  # For those who remember something.
 
     return sqlite3.Error
-
-
-def _words(found: memory.Memory) -> str:
-    return f"{found.key} {found.summary} {json.dumps(found.value, ensure_ascii=False)}".casefold()
 
 
 def _memo(found: memory.Memory) -> Memo:

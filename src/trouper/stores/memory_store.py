@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -23,25 +22,21 @@ from attrs import frozen
 from trouper._errors import InvalidName
 from trouper.core.ids import check_name
 from trouper.core.memory import Memories, Memory, MemoryEvent, MemoryForgotten, MemoryWritten
-from trouper.core.messages import Json
+from trouper.core.memory_search import query_of, searched, words
 from trouper.stores.atomic import FILE_MODE, make_private_directory, write_atomically
 
 #: A change of the tables below makes a new index, by this number.
-INDEX_VERSION = 1
-QUERY_MAX_CHARS = 400
-TERMS_MAX = 16
-#: What the index holds of one value; the rest is in its file.
-TEXT_MAX_CHARS = 65_536
+INDEX_VERSION = 2
 
+# The tokenizer only has to see the spaces between words: what a word is, and how it is folded, `trouper.core.memory_search` says.
 _SCHEMA = f"""
 CREATE TABLE entry (
     id INTEGER PRIMARY KEY, scope TEXT NOT NULL, key TEXT NOT NULL, updated_at REAL NOT NULL, expires_at REAL,
     size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, UNIQUE (scope, key)
 );
-CREATE VIRTUAL TABLE words USING fts5 (key, summary, value, tokenize = "unicode61 remove_diacritics 2");
+CREATE VIRTUAL TABLE words USING fts5 (key, summary, value, text UNINDEXED, tokenize = "ascii");
 PRAGMA user_version = {INDEX_VERSION};
 """
-_WORD = re.compile(r"\w+")
 
 
 @frozen
@@ -98,29 +93,26 @@ class MemoryStore:
         """Entries that hold all words of `text` (the beginnings will do), best first; if there are none, those that hold the text anywhere as it stands."""
         if scope is not None:
             check_name(scope, "scope")
-        text = _plain(text.strip()[:QUERY_MAX_CHARS]).strip()
-        terms = _WORD.findall(text)[:TERMS_MAX]
+        query = query_of(text)
         where = "(entry.expires_at IS NULL OR entry.expires_at > :at) AND (:scope IS NULL OR entry.scope = :scope)"
         values: dict[str, object] = {"at": at, "scope": scope, "limit": max(0, limit)}
         with self._lock:
-            if terms:
+            if query.words:
                 # Quoted, a word is a word, whatever FTS5 might read into it.
-                query = " AND ".join(f'"{term}"*' for term in terms)
+                terms = " AND ".join(f'"{word}"*' for word in query.words)
                 found = self._index.execute(
                     "SELECT entry.scope, entry.key FROM words JOIN entry ON entry.id = words.rowid "
-                    f"WHERE words MATCH :query AND {where} ORDER BY bm25(words, 4.0, 2.0, 1.0), entry.updated_at DESC LIMIT :limit",
-                    {**values, "query": query},
+                    f"WHERE words MATCH :terms AND {where} ORDER BY bm25(words, 4.0, 2.0, 1.0), entry.updated_at DESC LIMIT :limit",
+                    {**values, "terms": terms},
                 ).fetchall()
                 if found:
                     return tuple(Hit(*row) for row in found)
-            if not text:
+            if not query.text:
                 return ()
-            pattern = "%" + re.sub(r"([\\%_])", r"\\\1", text) + "%"
             found = self._index.execute(
                 "SELECT entry.scope, entry.key FROM words JOIN entry ON entry.id = words.rowid "
-                "WHERE (words.key LIKE :pattern ESCAPE '\\' OR words.summary LIKE :pattern ESCAPE '\\' OR words.value LIKE :pattern ESCAPE '\\') "
-                f"AND {where} ORDER BY entry.updated_at DESC LIMIT :limit",
-                {**values, "pattern": pattern},
+                f"WHERE instr(words.text, :text) AND {where} ORDER BY entry.updated_at DESC LIMIT :limit",
+                {**values, "text": query.text},
             ).fetchall()
             return tuple(Hit(*row) for row in found)
 
@@ -168,9 +160,10 @@ class MemoryStore:
             "INSERT INTO entry (scope, key, updated_at, expires_at, size, mtime_ns) VALUES (?, ?, ?, ?, ?, ?)",
             (memory.scope, memory.key, memory.updated_at, memory.expires_at, written.st_size, written.st_mtime_ns),
         ).lastrowid
+        text = searched(memory)
+        columns = (" ".join(words(part)) for part in (text.key, text.summary, text.value))
         self._index.execute(
-            "INSERT INTO words (rowid, key, summary, value) VALUES (?, ?, ?, ?)",
-            (row, memory.key, _plain(memory.summary), _plain(" ".join(_texts(memory.value)))),
+            "INSERT INTO words (rowid, key, summary, value, text) VALUES (?, ?, ?, ?, ?)", (row, *columns, text.text)
         )
 
     def _remove(self, scope: str, key: str) -> None:
@@ -215,7 +208,8 @@ def _document(memory: Memory) -> bytes:
         "updated": _utc(memory.updated_at),
         "expires": None if memory.expires_at is None else _utc(memory.expires_at),
     }
-    return (_plain(json.dumps(document, ensure_ascii=False, indent=2)) + "\n").encode()
+    # Lone surrogates cannot be written as UTF-8.
+    return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
 
 
 def _is_name(text: str) -> bool:
@@ -239,23 +233,3 @@ def _stamp(path: Path) -> tuple[int, int]:
     except FileNotFoundError:
         return (-1, -1)
     return found.st_size, found.st_mtime_ns
-
-
-def _texts(value: Json) -> Iterator[str]:
-    """Every word of a value, keys included, in order, up to a bound."""
-    left, room = [value], TEXT_MAX_CHARS
-    while left and room > 0:
-        item = left.pop()
-        if isinstance(item, dict):
-            left += [part for pair in reversed(item.items()) for part in (pair[1], pair[0])]
-        elif isinstance(item, list | tuple):
-            left += reversed(item)
-        elif item is not None and not isinstance(item, bool):
-            text = str(item)[:room]
-            room -= len(text)
-            yield text
-
-
-def _plain(text: str) -> str:
-    """Lone surrogates cannot be written as UTF-8; and for SQL's LIKE a text ends at its first NUL, so that one alone would be found everywhere."""
-    return text.encode("utf-8", "replace").decode().replace("\0", " ")
