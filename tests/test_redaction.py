@@ -252,6 +252,32 @@ def test_short_values_are_not_looked_for_and_nothing_is_shown() -> None:
     assert "hunter2" not in repr(redact)
 
 
+@pytest.mark.parametrize("key", LOOKS_LIKE)
+def test_keys_that_differ_in_a_secret_only_stay_two(key: str) -> None:
+    """I36, B14: what is cut out of them cannot be told from what is left, and what is left is written as it is."""
+    redactor = Redactor([SECRET])
+    keys = [redactor.key(f"{before}{key}{more}") for before in ("", "alert: ") for more in ("x1", "y2", f" {SECRET}")]
+    assert len(set(keys)) == len(keys) and keys == [redactor.text(clean) for clean in keys]
+    assert not any(key in clean or SECRET in clean for clean in keys)
+    assert redactor.key("\ud800") != redactor.key("\ud801") and redactor.key("disk full") == "disk full"
+
+
+async def test_notifications_whose_dedupe_keys_look_like_secrets_are_not_merged(tmp_path: Path, autojump_clock) -> None:
+    """I36, B14: each is queued once, also after a restart, and its key stands in no file."""
+    keys = [f"https://bot:{word}@example.org/alerts" for word in ("swordfish", "marlin")]
+    asked: list[str] = []
+    for _ in range(2):
+        async with open_runtime(tmp_path, model=Scripted([reply("noted")], exhausted="repeat")) as runtime:
+            session = await runtime.session("a")
+            with session.hold_notifications():
+                asked += [await session.notify("Alert", dedupe_key=key) for key in (*keys, *keys)]
+                assert {each.id for each in session.pending_notifications()} <= set(asked)
+    assert asked == asked[:2] * 4 and asked[0] != asked[1]
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
+    assert b"swordfish" not in written and b"marlin" not in written and b"example.org/alerts" in written
+    assert check_invariants(tmp_path) == []
+
+
 async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
     tmp_path,
     caplog: pytest.LogCaptureFixture,

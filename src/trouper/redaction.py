@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import json
 import os
 import re
@@ -27,6 +28,8 @@ BLANK = "[redacted]"
 KNOWN_MIN_CHARS = 8
 #: Where keys of providers usually are; their values are known from the start.
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TROUPER_API_KEY")
+#: Enough to tell the few keys of a session apart, and too few to try out passwords against: thousands would fit.
+_DIGEST_CHARS = 8
 #: A long text is looked through in slices that overlap by the longest secret there is.
 _SLICE, _LONGEST = 1 << 18, 1 << 15
 #: The characters of base64, both alphabets, and how many of them in one run are data rather than a key and what stands around it. The longest keys have some 200.
@@ -210,6 +213,14 @@ class Redactor:
                     text = _compiled(pattern).sub(_blanked_after if "(?P<kept>" in pattern else _blanked, text)
                     break
         return text
+
+    def key(self, key: str) -> str:
+        """What somebody tells things apart by, as the journal can hold it. Two that differ only in what has to be cut out of them stay two."""
+        clean = self.text(key.encode("utf-8", "replace").decode())
+        if clean == key:
+            return key
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{clean} #{digest[:_DIGEST_CHARS]}"
 
     def pieces(self, text: str) -> Iterator[bytes]:
         """Long text without secrets, a slice at a time: an expression holds the interpreter's lock for as long as it runs."""

@@ -13,7 +13,6 @@ from trouper._errors import CommandRejected, TrouperError
 from trouper.core import task_text
 from trouper.core.ids import CallId, NotificationId, ScheduleId
 from trouper.core.messages import Json
-from trouper.core.notification import QueueNotification
 from trouper.core.schedule import CancelSchedule, CreateSchedule, ScheduledMessage, ScheduledRun, parse_when
 from trouper.core.task_events import AnswerTaskInput, CancelTask, CreateTask, MessageTask
 from trouper.core.task_record import Task, TaskState, listing
@@ -243,13 +242,8 @@ class Notifying:
     ) -> NotificationId:
         if kind != "generic":
             raise ToolError(f"kind={kind!r} is the runtime's own; tools send generic notifications")
-        session = self._session
-        id = NotificationId(session._actor.ground.environment.ids.new("note_"))
         with told_to_model():
-            queued = await session._ask(
-                QueueNotification(id, "generic", title, body, session._now(), dedupe_key=dedupe_key)
-            )
-        return queued.state.notifications.keyed(dedupe_key) or id
+            return await self._session.notify(title, body, dedupe_key=dedupe_key)
 
 
 __all__ = ["SPAWN_TOOL", "Calendar", "Notifying", "Spawning", "TaskBook", "told_to_host", "told_to_model"]

@@ -164,7 +164,7 @@ class BackgroundSide:
         checks.text(title, "the title of a notification")
         checks.text(body, "the body of a notification")
         if dedupe_key is not None:
-            checks.text(dedupe_key, "the key of a notification")
+            dedupe_key = self._actor.ground.redact.key(checks.text(dedupe_key, "the key of a notification"))
         queued = await self._ask(
             QueueNotification(id, "generic", title, body, self._now(), dedupe_key=dedupe_key, wake=bool(wake))
         )
