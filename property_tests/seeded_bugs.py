@@ -697,7 +697,7 @@ BUGS: tuple[Bug, ...] = (
         "told-twice-of-one-end",
         "a dedupe key is not looked at: one end, two notifications (I29)",
         "core/notification.py",
-        "    if notifications.keyed(command.dedupe_key) is not None:",
+        "    if notifications.keyed(command.dedupe_key, command.kind) is not None:",
         "    if command.dedupe_key is not None and not command.dedupe_key:",
         (NOTIFICATIONS,),
     ),

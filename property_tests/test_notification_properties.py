@@ -117,7 +117,7 @@ class Pump(RuleBasedStateMachine):
         assert queued == set(self.state.pending) | self.acknowledged
         assert not set(self.state.pending) & self.acknowledged
         assert all(self.seen.get(key, 0) >= 1 for key in self.acknowledged)
-        keys = [item.dedupe_key for item in self.state.pending.values() if item.dedupe_key]
+        keys = [(item.kind, item.dedupe_key) for item in self.state.pending.values() if item.dedupe_key]
         assert len(keys) == len(set(keys))
 
     @invariant()

@@ -145,6 +145,18 @@ async def test_a_dedupe_key_holds_for_the_second(open_checked: Any, autojump_clo
         await until_quiet(session)
 
 
+async def test_a_dedupe_key_of_somebody_keeps_no_end_from_being_told(open_checked: Any, autojump_clock: Any) -> None:
+    """B4, I29: a tool may well choose the key that the runtime has for the end of its task."""
+    model = Scripted([reply("noted")], exhausted="repeat")
+    async with open_checked(model, tools=[Probe().slow()]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("slow", {"seconds": 2.0})
+        mine = await session.notify("Soon", dedupe_key=f"{task.id}:end")
+        assert await session.notify("Soon", dedupe_key=f"{task.id}:end") == mine
+        await until_quiet(session)
+    assert "Task succeeded" in model.requests[-1].messages[-1].text
+
+
 async def test_a_host_takes_them_itself_and_the_pump_is_off_meanwhile(
     open_checked: Any, autojump_clock: Any, journal: list[Any]
 ) -> None:

@@ -94,12 +94,12 @@ class Notifications:
     def get(self, notification_id: str) -> Notification | None:
         return self.pending.get(NotificationId(notification_id)) or self.settled.get(NotificationId(notification_id))
 
-    def keyed(self, key: str | None) -> NotificationId | None:
-        """The one that holds this dedupe key, if any is remembered."""
+    def keyed(self, key: str | None, kind: Kind = "generic") -> NotificationId | None:
+        """The one of this kind that holds this dedupe key, if any is remembered. A key that somebody makes up stands in the way of none of the runtime's own."""
         if key is None:
             return None
         known = (*self.pending.values(), *self.settled.values())
-        return next((item.id for item in known if item.dedupe_key == key), None)
+        return next((item.id for item in known if item.dedupe_key == key and item.kind == kind), None)
 
     @property
     def queued(self) -> tuple[Notification, ...]:
@@ -306,7 +306,7 @@ def decide(notifications: Notifications, command: NotificationCommand) -> tuple[
 def _queue(notifications: Notifications, command: QueueNotification) -> tuple[NotificationEvent, ...]:
     if notifications.get(command.id) is not None:
         raise CommandRejected(f"notification {command.id!r} exists already; give each one a fresh id", id=command.id)
-    if notifications.keyed(command.dedupe_key) is not None:
+    if notifications.keyed(command.dedupe_key, command.kind) is not None:
         return ()
     if command.kind == "generic" and len(notifications.pending) >= command.limits.queue:
         raise CommandRejected(

@@ -346,7 +346,7 @@ class _Checker:
 
     def _check_queued(self, watched: _Watched, event: NotificationQueued) -> None:
         key = event.notification.dedupe_key
-        if key is not None and key.endswith(":end"):
+        if key is not None and event.notification.kind.startswith("task_"):
             watched.end_notes[key] += 1
             if watched.end_notes[key] > 1:
                 self._wrong("I29", f"{watched.end_notes[key]} notifications for one end: {key!r}")
