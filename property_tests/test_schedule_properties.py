@@ -108,12 +108,10 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule()
     def find_no_place(self) -> None:
-        for work in s.outstanding(self.state).values():
-            if isinstance(work, s.ActOnFire):
-                assert self.step(s.DeferFire(work.schedule_id, work.fire, self.clock))
-                self.acts.pop(
-                    (work.schedule_id, work.fire), None
-                )  # Nothing was done; what comes is a claim of its own.
+        while (work := self.whose_turn_it_is()) is not None:
+            assert self.step(s.DeferFire(work.schedule_id, work.fire, self.clock))
+            # Nothing was done; what comes is a claim of its own.
+            self.acts.pop((work.schedule_id, work.fire), None)
 
     @rule(count=st.integers(1, 5))
     def leave_places(self, count: int) -> None:
@@ -128,14 +126,18 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(dies=st.booleans())
     def act(self, dies: bool) -> None:
-        for work in s.outstanding(self.state).values():
-            if isinstance(work, s.ActOnFire):
-                assert work.schedule_id not in self.cancelled  # I32
-                self.acts[work.schedule_id, work.fire] += 1
-                if dies:
-                    self.crash()
-                    return
-                self.step(s.CompleteFire(work.schedule_id, work.fire, self.clock))
+        while (work := self.whose_turn_it_is()) is not None:
+            assert work.schedule_id not in self.cancelled  # I32
+            self.acts[work.schedule_id, work.fire] += 1
+            if dies:
+                self.crash()
+                return
+            self.step(s.CompleteFire(work.schedule_id, work.fire, self.clock))
+
+    def whose_turn_it_is(self) -> s.ActOnFire | None:
+        owed = [work for work in s.outstanding(self.state).values() if isinstance(work, s.ActOnFire)]
+        assert len(owed) <= 1
+        return owed[0] if owed else None
 
     @rule()
     def crash(self) -> None:
