@@ -760,7 +760,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "claimed-for-ever",
         "a fire that two crashes left open is claimed a third time (I32)",
-        "core/schedule.py",
+        "core/schedule_events.py",
         "    (F.CLAIMED, ScheduleFireReclaimed): F.RECLAIMED,\n",
         "    (F.CLAIMED, ScheduleFireReclaimed): F.CLAIMED,\n",
         (SCHEDULES,),

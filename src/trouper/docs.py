@@ -44,10 +44,10 @@ def lifecycles_page() -> str:
         ("Session", "core/session.py", "A turn is the way from `idle` and back.", session.TRANSITIONS),
         ("Task", "core/task_events.py", "A background run (B11). Terminal is final (I28).", task_events.TRANSITIONS),
         ("Notification", "core/notification.py", "The durable queue (B14, I30).", notification.TRANSITIONS),
-        ("Schedule", "core/schedule.py", "When something is to happen (B18).", schedule.TRANSITIONS),
+        ("Schedule", "core/schedule_events.py", "When something is to happen (B18).", schedule.TRANSITIONS),
         (
             "Fire of a schedule",
-            "core/schedule.py",
+            "core/schedule_events.py",
             "Claimed before it acts, completed after (I32).",
             schedule.FIRE_TRANSITIONS,
         ),

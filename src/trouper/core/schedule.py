@@ -7,13 +7,11 @@ set back by less than a day makes nothing happen twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from enum import Enum
+from collections.abc import Iterator
 from typing import Literal, TypeAlias, assert_never
 
 from trouper._errors import CommandRejected
 from trouper.core.cron import (
-    MIN_INTERVAL_S,
     Cron,
     InvalidSchedule,
     OneShot,
@@ -23,12 +21,47 @@ from trouper.core.cron import (
     next_fire,
     parse_when,
 )
-from trouper.core.ids import ScheduleId, TaskId
-from trouper.core.lifecycle import Table, move
-from trouper.core.messages import Json
+from trouper.core.ids import ScheduleId
+from trouper.core.lifecycle import move
+from trouper.core.schedule_events import (
+    FIRE_TRANSITIONS,
+    TRANSITIONS,
+    CancelSchedule,
+    ClaimFires,
+    CompleteFire,
+    CreateSchedule,
+    DeferFire,
+    RecoverFires,
+    ResumeFires,
+    ScheduleCancelled,
+    ScheduleCommand,
+    ScheduleCreated,
+    ScheduleEvent,
+    ScheduleFinished,
+    ScheduleFireAbandoned,
+    ScheduleFireClaimed,
+    ScheduleFireCompleted,
+    ScheduleFireDeferred,
+    ScheduleFireReclaimed,
+    ScheduleFireResumed,
+    ScheduleFiresSkipped,
+    ScheduleRebased,
+)
+from trouper.core.schedule_record import (
+    Claim,
+    FireState,
+    Missed,
+    Schedule,
+    ScheduledMessage,
+    ScheduledRun,
+    ScheduleLimits,
+    Schedules,
+    ScheduleState,
+)
 from trouper.core.values import changed as change
 from trouper.core.values import frozen
 
+# The words of this lifecycle are part of its surface: `schedule.CreateSchedule`, `schedule.Schedules`.
 __all__ = [
     "CLAIMS_MAX",
     "COUNT_MAX",
@@ -91,324 +124,8 @@ COUNT_MAX = 1_000
 #: A clock that falls back by more than this was wrong before, and a schedule that waited for it would wait too long.
 REBASE_AFTER_S = 86_400.0
 
-#: What becomes of fires that were missed: none is made up for, the newest one is, or all up to a cap.
-Missed: TypeAlias = Literal["skip", "once", "all"]
-
-
-class ScheduleState(Enum):
-    # By identity: `Enum` would hash the name, in Python, on every look-up in the table.
-    __hash__ = object.__hash__
-
-    ACTIVE = "active"
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
-
-
-class FireState(Enum):
-    # By identity: `Enum` would hash the name, in Python, on every look-up in the table.
-    __hash__ = object.__hash__
-
-    CLAIMED = "claimed"
-    #: Claimed a second time, after a crash.
-    RECLAIMED = "reclaimed"
-    COMPLETED = "completed"
-    ABANDONED = "abandoned"
-    #: There was no place for its run.
-    WAITING = "waiting"
-
-
-@frozen
-class ScheduleLimits:
-    active: int = 5
-    min_interval_s: float = MIN_INTERVAL_S
-    #: How many missed fires the policy "all" makes up for.
-    catch_up: int = 10
-    #: A fire that is later than this was missed.
-    missed_after_s: float = 60.0
-
-
-DEFAULT_LIMITS = ScheduleLimits()
-
-
-@frozen
-class ScheduledRun:
-    """A fire starts a run of the tool directly; no model turn is needed (B19)."""
-
-    tool: str
-    arguments: Json
-    title: str = ""
-    signal_on_completion: bool = True
-
-
-@frozen
-class ScheduledMessage:
-    """A fire sends the session this message."""
-
-    text: str
-
-
-@frozen
-class Claim:
-    fire: int
-    due: float
-    state: FireState
-    at: float
-    #: While it waits: when to try again, if no run has ended before.
-    retry_at: float | None = None
-    #: How often it has waited.
-    waits: int = 0
-
-
-@frozen
-class Schedule:
-    id: ScheduleId
-    title: str
-    when: When
-    action: ScheduledRun | ScheduledMessage
-    missed: Missed
-    state: ScheduleState
-    created_at: float
-    #: `None`: no more fires to come.
-    next_at: float | None
-    #: The latest time at which fires were claimed: what is due until then has been dealt with.
-    seen_at: float
-    fires: int = 0
-    skipped: int = 0
-    abandoned: int = 0
-    claims: Mapping[int, Claim] = {}
-    #: The tasks that it started, newest last.
-    runs: tuple[TaskId, ...] = ()
-    ended_at: float | None = None
-
-
-@frozen
-class Schedules:
-    """All schedules of one session: the active ones, and the last few that are over."""
-
-    active: Mapping[ScheduleId, Schedule] = {}
-    settled: Mapping[ScheduleId, Schedule] = {}
-
-    def get(self, schedule_id: str) -> Schedule | None:
-        return self.active.get(ScheduleId(schedule_id)) or self.settled.get(ScheduleId(schedule_id))
-
-
-# --- commands ---
-
-
-@frozen
-class CreateSchedule:
-    id: ScheduleId
-    title: str
-    when: When
-    action: ScheduledRun | ScheduledMessage
-    at: float
-    missed: Missed = "once"
-    limits: ScheduleLimits = DEFAULT_LIMITS
-
-
-@frozen
-class ClaimFires:
-    """Claim whatever is due. Send it when a timer of `outstanding` is up, at start-up, and every now and then: clocks get set."""
-
-    at: float
-    limits: ScheduleLimits = DEFAULT_LIMITS
-
-
-@frozen
-class CompleteFire:
-    """The fire was acted on; best in the same record as the act itself, so that no crash comes between the two."""
-
-    schedule_id: ScheduleId
-    fire: int
-    at: float
-    task_id: TaskId | None = None
-    #: Empty, or why nothing came of it: the run limit was reached, the tool is gone...
-    refusal: str = ""
-
-
-@frozen
-class DeferFire:
-    """There is no place for its run now: it waits for one."""
-
-    schedule_id: ScheduleId
-    fire: int
-    at: float
-
-
-@frozen
-class ResumeFires:
-    """Places came free: as many of those that wait are tried again, the longest due first."""
-
-    count: int
-    at: float
-
-
-@frozen
-class RecoverFires:
-    """At start-up: claims that a crash left open are claimed once more, or given up. Those that waited wait on."""
-
-    at: float
-
-
-@frozen
-class CancelSchedule:
-    schedule_id: ScheduleId
-    at: float
-    reason: str = ""
-
-
-ScheduleCommand: TypeAlias = (
-    CreateSchedule | ClaimFires | CompleteFire | DeferFire | ResumeFires | RecoverFires | CancelSchedule
-)
-
-
-# --- events ---
-
-
-@frozen
-class ScheduleCreated:
-    id: ScheduleId
-    title: str
-    when: When
-    action: ScheduledRun | ScheduledMessage
-    missed: Missed
-    next_at: float
-    at: float
-
-
-@frozen
-class ScheduleFireClaimed:
-    schedule_id: ScheduleId
-    fire: int
-    due: float
-    next_at: float | None
-    at: float
-
-
-@frozen
-class ScheduleFireReclaimed:
-    schedule_id: ScheduleId
-    fire: int
-    at: float
-
-
-@frozen
-class ScheduleFireCompleted:
-    schedule_id: ScheduleId
-    fire: int
-    at: float
-    task_id: TaskId | None = None
-    refusal: str = ""
-
-
-@frozen
-class ScheduleFireDeferred:
-    """There was no place for its run; it is tried again when one has come free."""
-
-    schedule_id: ScheduleId
-    fire: int
-    at: float
-    retry_at: float
-
-
-@frozen
-class ScheduleFireResumed:
-    """One that waited is claimed anew."""
-
-    schedule_id: ScheduleId
-    fire: int
-    at: float
-
-
-@frozen
-class ScheduleFireAbandoned:
-    schedule_id: ScheduleId
-    fire: int
-    due: float
-    at: float
-
-
-@frozen
-class ScheduleFiresSkipped:
-    """Due times that nobody acts on, and why."""
-
-    schedule_id: ScheduleId
-    count: int
-    #: False: there were more than anyone counts.
-    exact: bool
-    #: The oldest due time that was skipped.
-    first: float
-    reason: Literal["missed", "busy"]
-    next_at: float | None
-    at: float
-
-
-@frozen
-class ScheduleRebased:
-    """The clock had been far ahead and was set right; the next fire follows from the new time."""
-
-    schedule_id: ScheduleId
-    next_at: float | None
-    at: float
-
-
-@frozen
-class ScheduleFinished:
-    schedule_id: ScheduleId
-    at: float
-
-
-@frozen
-class ScheduleCancelled:
-    schedule_id: ScheduleId
-    at: float
-    reason: str = ""
-
-
-ScheduleEvent: TypeAlias = (
-    ScheduleCreated
-    | ScheduleFireClaimed
-    | ScheduleFireReclaimed
-    | ScheduleFireCompleted
-    | ScheduleFireDeferred
-    | ScheduleFireResumed
-    | ScheduleFireAbandoned
-    | ScheduleFiresSkipped
-    | ScheduleRebased
-    | ScheduleFinished
-    | ScheduleCancelled
-)
-
 S = ScheduleState
 F = FireState
-TRANSITIONS: Table[ScheduleState] = {
-    (None, ScheduleCreated): S.ACTIVE,
-    (S.ACTIVE, ScheduleFinished): S.FINISHED,
-    (S.ACTIVE, ScheduleCancelled): S.CANCELLED,
-    **{
-        (S.ACTIVE, event): S.ACTIVE
-        for event in (
-            ScheduleFireClaimed,
-            ScheduleFireReclaimed,
-            ScheduleFireCompleted,
-            ScheduleFireDeferred,
-            ScheduleFireResumed,
-            ScheduleFireAbandoned,
-            ScheduleFiresSkipped,
-            ScheduleRebased,
-        )
-    },
-}
-FIRE_TRANSITIONS: Table[FireState] = {
-    (None, ScheduleFireClaimed): F.CLAIMED,
-    (F.CLAIMED, ScheduleFireReclaimed): F.RECLAIMED,
-    (F.CLAIMED, ScheduleFireCompleted): F.COMPLETED,
-    (F.RECLAIMED, ScheduleFireCompleted): F.COMPLETED,
-    (F.RECLAIMED, ScheduleFireAbandoned): F.ABANDONED,
-    (F.CLAIMED, ScheduleFireDeferred): F.WAITING,
-    (F.RECLAIMED, ScheduleFireDeferred): F.WAITING,
-    (F.WAITING, ScheduleFireResumed): F.CLAIMED,
-}
 
 
 # --- work ---
