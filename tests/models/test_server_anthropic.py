@@ -27,7 +27,7 @@ from trouper.models.chunks import (
     UsageChunk,
 )
 from trouper.models.protocol import ModelRequest
-from trouper.testing.server import Drop, Item, Status, Style, serve_anthropic, serve_anthropic_in_thread
+from trouper.testing.server import Drop, Event, Item, Status, Style, serve_anthropic, serve_anthropic_in_thread
 
 KEY = "a-key-for-tests"
 ASK = ModelRequest(messages=(Message("user", (Text("hi"),)),))
@@ -262,6 +262,22 @@ async def test_a_reply_without_an_end_deceives_the_real_client_and_not_ours() ->
         assert mine.text == "half a"
         assert mine.error is not None
         assert "cut off" in mine.error[1]
+
+
+async def test_a_reply_that_has_its_stop_reason_is_whole_to_both_without_the_last_event() -> None:
+    """L14: neither waits for `message_stop`. If the connection breaks there, the real client fails, and ours has all that it needs."""
+    stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 4}}
+    said: list[Item] = [TextChunk("all of it"), Event({"type": "content_block_stop", "index": 0}), Event(stop)]
+    async with serve_anthropic([said], repeat_last=True) as server:
+        for sdk in (sdk_stream, sdk_async_stream):
+            got = await trio.to_thread.run_sync(sdk, server.url)
+            assert (got.text, got.finish, got.error) == ("all of it", "end_turn", None)
+        mine = await ours(server.url)
+        assert (mine.text, mine.finish, mine.error) == ("all of it", "end_turn", None)
+    async with serve_anthropic([[*said, Drop(0)]], repeat_last=True) as server:
+        with pytest.raises(Exception, match=r"peer closed|incomplete|disconnected|Connection error"):
+            await trio.to_thread.run_sync(sdk_stream, server.url)
+        assert await ours(server.url) == mine
 
 
 async def test_a_whole_conversation_of_the_real_client_is_accepted_by_the_strict_server() -> None:

@@ -66,6 +66,10 @@ class MessagesReply:
 
     @property
     def finished(self) -> bool:
+        """Whether all that matters is there. With the stop reason it is: only `message_stop` can follow, and Anthropic's own client does not ask for it either.
+
+        That one takes any reply for whole whose connection is closed in good order, also without a stop reason, and none whose connection breaks; here it is the stop reason that counts.
+        """
         return self._stop is not None or self._ended
 
     @property
