@@ -134,6 +134,18 @@ async def test_old_ones_expire_if_so_configured(open_checked: Any, autojump_cloc
     assert "New" in model.requests[0].messages[-1].text and "Old" not in model.requests[0].messages[-1].text
 
 
+async def test_without_a_cap_a_notification_is_told_again_however_often_that_failed(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B14, I30: a model that is away for a day is not the end of the session."""
+    model = Scripted([reply(fail(ModelFault("down")))] * 1_100 + [reply("noted")])
+    async with open_checked(model, limits=Limits(notification_attempts=0)) as runtime:
+        session = await runtime.session("a")
+        await session.notify("Ding")
+        await until_quiet(session)
+        assert session.statistics().turns == 1_101
+
+
 async def test_a_dedupe_key_holds_for_the_second(open_checked: Any, autojump_clock: Any) -> None:
     """B14."""
     model = Scripted([reply("noted")], exhausted="repeat")

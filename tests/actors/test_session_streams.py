@@ -127,6 +127,7 @@ def test_back_off_doubles_up_to_its_cap_with_jitter():
     for delay, wanted in zip(draws, (1, 2, 4, 8, 16, 16, 16, 16), strict=True):
         assert 0.75 * wanted <= delay <= wanted
     assert len({backoff_s(Retry(), 1, None, random.Random(seed)) for seed in range(20)}) == 20
+    assert 12.0 <= backoff_s(Retry(), 100_000, None, random.Random(0)) <= 16.0
 
 
 async def test_a_reply_that_its_own_provider_cannot_read_is_asked_for_once_more(autojump_clock, open_checked):

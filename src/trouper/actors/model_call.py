@@ -294,5 +294,6 @@ def backoff_s(retry: Retry, attempt: int, advised_s: float | None, jitter: rando
     """Doubling from the first delay to the cap, jittered downwards by up to a quarter; a provider's own advice comes first (L11)."""
     if advised_s is not None:
         return advised_s
-    delay = min(retry.max_delay_s, retry.first_delay_s * 2.0 ** (attempt - 1))
+    # A power of two that a float can hold, however often it was tried.
+    delay = min(retry.max_delay_s, retry.first_delay_s * 2.0 ** min(attempt - 1, 1_000))
     return delay * (1.0 - 0.25 * jitter.random())

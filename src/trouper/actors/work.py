@@ -287,7 +287,7 @@ class Worker:
         """Let what ends together be told together; after a failure wait longer and longer; and not while somebody types (B14, B15)."""
         pending = self._host.state.notifications.pending
         tried = max((pending[id].attempts for id in work.ids if id in pending), default=0)
-        await trio.sleep(_GATHER_S if not tried else min(_RETELL_MAX_S, 2.0**tried))
+        await trio.sleep(_GATHER_S if not tried else min(_RETELL_MAX_S, 2.0 ** min(tried, 9)))
         await self._host.notification_holds.wait_released()
 
     async def _fire(self, work: ActOnFire) -> ActFire:
