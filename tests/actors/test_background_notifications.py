@@ -146,6 +146,26 @@ async def test_without_a_cap_a_notification_is_told_again_however_often_that_fai
         assert session.statistics().turns == 1_101
 
 
+async def test_what_is_held_back_does_not_go_along_with_waiting_input(open_checked: Any, autojump_clock: Any) -> None:
+    """B15, B16: input that came too late for its turn gets one of its own; what the host has held back waits on."""
+    model = Scripted([reply("a ", stall(5.0), fail(ModelFault("down"))), reply("ok")], exhausted="repeat")
+    async with open_checked(model) as runtime:
+        session = await runtime.session("a")
+        with session.hold_notifications():
+            await session.notify("Ding")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.ask, "hello")
+                await until(session, lambda state: state.turn is not None)
+                await session.send("more")
+            await until(session, lambda state: state.turns == 2 and state.turn is None)
+            await trio.sleep(60.0)
+            assert model.requests[-1].messages[-1].text == "more" and len(model.requests) == 2
+            (held,) = session.pending_notifications()
+            assert held.state is NotificationState.QUEUED and not held.attempts
+        await until_quiet(session)
+    assert "Ding" in model.requests[-1].messages[-1].text and len(model.requests) == 3
+
+
 async def test_a_dedupe_key_holds_for_the_second(open_checked: Any, autojump_clock: Any) -> None:
     """B14."""
     model = Scripted([reply("noted")], exhausted="repeat")

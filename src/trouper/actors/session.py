@@ -73,7 +73,7 @@ SESSION_RESTART = Restart(on="failure", limit=5, within_s=60.0)
 #: What needs to know how many runs hold a permit at the very moment of the decision (I19).
 _PERMITTED = frozenset({SpillCalls, CreateTask, StartTask, ActFire, Recover})
 #: What comes without something that only the actor knows.
-_INCOMPLETE = _PERMITTED | {Interrupt, EndTurn, Close}
+_INCOMPLETE = _PERMITTED | {Interrupt, EndTurn, Close, DeliverDue}
 #: Timers that have to be set again if what they asked for came to nothing: or nobody would ask any more (B15).
 _ASKED_AGAIN = {DeliverDue: "deliver", ClaimFires: "due"}
 #: Events that mean something to the actor, besides those who watch.
@@ -476,6 +476,9 @@ class SessionActor:
         """With what only we know: an end that comes from outside takes along what the model has said so far."""
         if type(command) in _PERMITTED:
             return changed(command, active_in_runtime=self.ground.permits.total)
+        if type(command) is DeliverDue:
+            # Held back, they go along with nothing: a turn for waiting input is one without them (B16).
+            return changed(command, limits=NotificationLimits(batch=0)) if self._holds else command
         assert isinstance(command, Interrupt | EndTurn | Close)
         if state.compacting is not None:
             return changed(command, usage=self._worker.asking.spent_on(state.compacting))
