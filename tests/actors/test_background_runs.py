@@ -927,3 +927,30 @@ async def test_a_run_under_way_is_light(open_checked: Any, autojump_clock: Any) 
         assert len(second.tasks(state="running")) == runs and held < 55, f"{held:.1f} objects a run"
         for session in (first, second):
             await session.close()
+
+
+@pytest.mark.parametrize("limits", [Limits(runs_per_session=2), Limits(runs_per_runtime=2)], ids=["session", "runtime"])
+async def test_where_limits_were_lowered_as_many_runs_go_on_as_they_allow(
+    open_checked: Any, autojump_clock: Any, limits: Limits
+) -> None:
+    """B10, I19: after a restart; only those that are too many end."""
+    disk, probe = CrashDisk(), Probe()
+    settings = {"tools": [probe.slow(idempotent=True)], "complete": False}
+    async with open_checked(Scripted([]), disk=disk, **settings) as runtime:
+        session = await runtime.session("a")
+        for _ in range(4):
+            await session.spawn("slow", {"seconds": 50.0})
+        left = disk.fork()
+    async with open_runtime(
+        "/state",
+        model=Scripted([reply("noted")], exhausted="repeat"),
+        disk=left,
+        durability="memory",
+        environment=open_checked.environment(),
+        tools=settings["tools"],
+        limits=limits,
+    ) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        assert sorted(task.state.value for task in session.tasks()) == ["interrupted"] * 2 + ["succeeded"] * 2
+    open_checked.check(left)

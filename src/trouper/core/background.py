@@ -195,6 +195,7 @@ def settle_carried(
 
 def recover(decision: Decision, command: Recover) -> None:
     """Take over what the dead process ran: re-attach or interrupt its runs, requeue what it had delivered, claim its fires anew (B10)."""
+    active = decision.state.tasks.active
     for task_id, found in tuple(decision.state.tasks.live.items()):
         if command.owner is not None:
             decide_task(
@@ -204,7 +205,8 @@ def recover(decision: Decision, command: Recover) -> None:
                     command.owner,
                     task_id in command.reattachable,
                     command.at,
-                    command.active_in_runtime,
+                    # Without those that have just ended: each that ends makes room for another.
+                    command.active_in_runtime - (active - decision.state.tasks.active),
                     command.task_limits,
                     task_text.result_path(found.about) if task_id in command.saved else None,
                 ),
