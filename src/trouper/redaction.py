@@ -28,8 +28,8 @@ BLANK = "[redacted]"
 KNOWN_MIN_CHARS = 8
 #: Where keys of providers usually are; their values are known from the start.
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TROUPER_API_KEY")
-#: Enough to tell the few keys of a session apart, and too few to try out passwords against: thousands would fit.
-_DIGEST_CHARS = 8
+#: Enough to tell the few keys of a session apart, and too few to find out a secret by: of any list of passwords, many would fit.
+_DIGEST_CHARS = 4
 #: A long text is looked through in slices that overlap by the longest secret there is.
 _SLICE, _LONGEST = 1 << 18, 1 << 15
 #: The characters of base64, both alphabets, and how many of them in one run are data rather than a key and what stands around it. The longest keys have some 200.

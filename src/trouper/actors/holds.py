@@ -14,6 +14,10 @@ class Holds:
         self._count = 0
         self._released: trio.Event | None = None
 
+    @property
+    def any(self) -> bool:
+        return self._count > 0
+
     def hold(self) -> None:
         self._count += 1
         if self._count == 1:

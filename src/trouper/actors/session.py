@@ -478,7 +478,7 @@ class SessionActor:
             return changed(command, active_in_runtime=self.ground.permits.total)
         if type(command) is DeliverDue:
             # Held back, they go along with nothing: a turn for waiting input is one without them (B16).
-            return changed(command, limits=NotificationLimits(batch=0)) if self._holds else command
+            return changed(command, limits=NotificationLimits(batch=0)) if self.notification_holds.any else command
         assert isinstance(command, Interrupt | EndTurn | Close)
         if state.compacting is not None:
             return changed(command, usage=self._worker.asking.spent_on(state.compacting))
