@@ -42,6 +42,15 @@ def ids_of(log: Log) -> list[str]:
     return found
 
 
+def temporaries(disk: CrashDisk, folder: str = ROOT) -> list[str]:
+    """Files below it that were never put in place."""
+    found = []
+    for name in disk.list_dir(folder):
+        path = f"{folder}/{name}"
+        found += temporaries(disk, path) if disk.is_dir(path) else [path] if name.endswith(".tmp") else []
+    return found
+
+
 @attrs.define
 class Workload:
     """Appends in batches of drawn sizes, durable and buffered, and keeps count of what it was promised."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 
 import pytest
-from journal_workload import ROOT, entry, ids_of, open_small
+from journal_workload import ROOT, entry, ids_of, open_small, temporaries
 
 from trouper.journal import JournalDamaged, verify
 from trouper.testing import CrashDisk, Fate
@@ -81,9 +81,13 @@ def test_a_crash_at_every_step_of_a_blob_keeps_what_was_acknowledged() -> None:
     log.sync()
     disk.watch(None)
     assert len(boundaries) >= 9
+    assert any(temporaries(before) for before in boundaries)
     for number, before in enumerate(boundaries):
         for fate in (Fate.KEPT, Fate.DROPPED, Fate.TORN):
             again = open_small(before.crash(fate, seed=number))
+            assert temporaries(again.disk) == [], (
+                "I21: nobody will ever want them, and each may be as large as an attachment"
+            )
             found = ids_of(again)  # Reads the blob, if its record is there.
             assert found == ["e0", "e1", "e2"][: len(found)]
             assert len(found) >= 1

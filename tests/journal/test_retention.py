@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from journal_workload import entry
+from journal_workload import entry, temporaries
 
 from trouper.journal import JournalDamaged, JournalLocked, open_log, open_reader, retire, verify
 from trouper.testing import CrashDisk, Fate
@@ -180,7 +180,9 @@ def test_a_crash_at_every_step_loses_nothing_that_was_not_dropped(fate: str) -> 
     for number, boundary in enumerate(boundaries):
         for end in (Fate.KEPT, Fate.DROPPED, Fate.TORN):
             after = boundary.crash(end, seed=number)
-            assert open_log(ROOT, disk=after.fork()).refusal is None
+            opened = open_log(ROOT, disk=after.fork())
+            assert opened.refusal is None
+            assert temporaries(opened.disk, ROOT) == []
             found = payloads(after)
             assert found == before[len(before) - len(found) :]
             assert fate == "drop" or found == before

@@ -39,6 +39,13 @@ def put_in_place(disk: Disk, path: str) -> None:
     disk.sync_dir(os.path.dirname(path))
 
 
+def remove_temporaries(disk: Disk, folder: str) -> None:
+    """Delete what a process that was killed had not put in place."""
+    for name in disk.list_dir(folder):
+        if name.endswith(TEMPORARY_SUFFIX):
+            disk.unlink(os.path.join(folder, name))
+
+
 def write_file(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
     """Temporary file, sync, rename, directory sync. After an error the name is as before."""
     file = create_temporary(disk, path)

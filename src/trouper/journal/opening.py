@@ -30,13 +30,17 @@ from trouper.journal.files import (
     put_in_place,
     read_range,
     read_whole,
+    remove_temporaries,
     write_all,
     write_file,
 )
 from trouper.journal.format import (
+    ARCHIVE_NAME,
+    BLOBS_NAME,
     LOCK_NAME,
     RESERVE_NAME,
     SEGMENT_BYTES,
+    SNAPSHOTS_NAME,
     TEMPORARY_SUFFIX,
     TORN_NAME,
     VERSION,
@@ -51,7 +55,7 @@ from trouper.journal.log import RECENT_IDS_MAX, RESERVE_BYTES, Level, LiveSegmen
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.journal.reader import check_root, damaged, opening_error
 from trouper.journal.segment import Block, Damage, Segment, Tail, judge_tail, scan_after, scan_segment
-from trouper.journal.snapshots import end_known, newest_snapshot, remove_temporary_snapshots
+from trouper.journal.snapshots import end_known, newest_snapshot
 
 #: After a restart, at least so many of the last event ids are known still (I14).
 IDS_READ = 1024
@@ -455,10 +459,8 @@ class _Opening:
 
     def ready(self, log: Log) -> Log:
         """Tidy what a crash left, and set space aside for the day when the disk is full."""
-        for name in self.disk.list_dir(self.root):
-            if name.endswith(TEMPORARY_SUFFIX):
-                self.disk.unlink(os.path.join(self.root, name))
-        remove_temporary_snapshots(self.disk, self.root)
+        for folder in self.folders(with_blobs=not log.recovery.clean):
+            remove_temporaries(self.disk, folder)
         try:
             if not self.full:
                 self.disk.reserve(os.path.join(self.root, RESERVE_NAME), RESERVE_BYTES)
@@ -469,6 +471,14 @@ class _Opening:
             self.full = True
         log.degraded = self.full
         return log
+
+    def folders(self, *, with_blobs: bool) -> list[str]:
+        """The directories in which files are made. Those of the blobs are many, and only a writer that was killed leaves anything there."""
+        inner = [os.path.join(self.root, name) for name in (SNAPSHOTS_NAME, TORN_NAME, ARCHIVE_NAME)]
+        blobs = os.path.join(self.root, BLOBS_NAME)
+        if with_blobs and self.disk.is_dir(blobs):
+            inner += [os.path.join(blobs, name) for name in self.disk.list_dir(blobs)]
+        return [self.root, *filter(self.disk.is_dir, inner)]
 
     # -- refusals
 

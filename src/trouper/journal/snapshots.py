@@ -21,7 +21,6 @@ from trouper.journal.files import make_directory, read_range, write_file
 from trouper.journal.format import (
     BLOCK_BYTES,
     SNAPSHOTS_NAME,
-    TEMPORARY_SUFFIX,
     TRAILER_BYTES,
     decode_control,
     decode_trailer,
@@ -200,12 +199,3 @@ def _open(file: File, path: str, journal: str) -> Snapshot | Damage:
         index[name] = (offset, length, checksum)
         tags[name] = tag
     return Snapshot(file, path, int(header["seq"]), index, tags)
-
-
-def remove_temporary_snapshots(disk: Disk, root: str) -> None:
-    """Delete what a crash in mid-snapshot left."""
-    folder = os.path.join(root, SNAPSHOTS_NAME)
-    if disk.is_dir(folder):
-        for name in disk.list_dir(folder):
-            if name.endswith(TEMPORARY_SUFFIX):
-                disk.unlink(os.path.join(folder, name))
