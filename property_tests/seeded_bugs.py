@@ -823,6 +823,14 @@ BUGS: tuple[Bug, ...] = (
         ("tests/test_subscription.py",),
     ),
     Bug(
+        "subscriber-hears-what-may-be-lost",
+        "who counts events is told of progress before it is safe, and misses what gets its number after a crash (I33)",
+        "subscription.py",
+        "                await self._settle(item)\n",
+        "",
+        ("tests/actors/test_session_events.py",),
+    ),
+    Bug(
         "feed-without-a-bound",
         "the queue of a reader that does not read grows without end (I25)",
         "actors/feed.py",

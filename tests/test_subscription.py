@@ -25,11 +25,14 @@ class Numbers:
             limit,
             after,
             number=lambda number: number,
-            settle=trio.lowlevel.checkpoint,
+            settle=self._settle,
             past=self._past,
             is_over=lambda: self.is_over,
             check_here=lambda: None,
         )
+
+    async def _settle(self, number: int | None) -> None:
+        await trio.lowlevel.checkpoint()
 
     def _past(self, after: int, last: int | None) -> Iterator[int]:
         self.read_from.append(after)

@@ -135,10 +135,11 @@ class RuntimeGround:
             for feed in self.feeds:
                 feed.push(numbered)
 
-    async def settle(self) -> None:
-        """Until everything that was handed over so far is in the journal."""
-        self.home.check()
-        await self.writer.wait_durable(self.log.last)
+    async def settle(self, seq: int | None = None) -> None:
+        """Until record `seq`, or everything that was handed over so far, is in the journal."""
+        if seq is None or not self.writer.is_durable(seq):
+            self.home.check()
+            await self.writer.wait_durable(self.log.last if seq is None else seq)
 
     # -- what a session works with
 

@@ -218,7 +218,7 @@ class Runtime(Overview):
             self._outfit.limits.subscriber_events,
             after,
             number=lambda record: record.seq,
-            settle=self._ground.settle,
+            settle=lambda record: self._ground.settle(None if record is None else record.seq),
             past=lambda after, _: past.records(self._log, after, self._log.durable),
             is_over=lambda: self._ground.is_silent,
             check_here=self._ground.home.check,

@@ -334,7 +334,7 @@ class Session(BackgroundSide):
             actor.outfit.limits.subscriber_events,
             after,
             number=lambda told: told.seq,
-            settle=self._ground.settle,
+            settle=lambda told: self._ground.settle(None if told is None else told.record),
             past=lambda after, last: past.events(
                 self._ground.log, self.id, after, actor.next_seq, 0 if last is None else last.record
             ),

@@ -33,7 +33,7 @@ class Subscription(Generic[T]):
         after: int,
         *,
         number: Callable[[T], int],
-        settle: Callable[[], Awaitable[None]],
+        settle: Callable[[T | None], Awaitable[None]],
         past: Callable[[int, T | None], Iterator[T | None]],
         is_over: Callable[[], bool],
         check_here: Callable[[], None],
@@ -47,7 +47,7 @@ class Subscription(Generic[T]):
         #: Told too early, by their numbers. Several sessions tell of their records each when it hears that its own is safe: not always in the order of the journal.
         self._early: dict[int, T] = {}
         self._number = number
-        #: Waits until everything that was handed over is in the journal.
+        #: Waits until this one is in the journal for good; or, of `None`, everything that was handed over.
         self._settle = settle
         #: What the journal holds after a number, as far as everybody may know of it; with what was read last, from which to go on. `None`: others may run.
         self._past = past
@@ -75,13 +75,15 @@ class Subscription(Generic[T]):
             if self._is_live and number > self._after + 1:
                 self._early[number] = item
             elif number > self._after:
+                # Progress is told before it is safe. A number that was lost is given to something else, which nobody would hear of who goes on from it.
+                await self._settle(item)
                 self._after = number
                 self._last = item
                 return item
 
     async def _next_past(self) -> T | None:
         if self._backlog is None:
-            await self._settle()
+            await self._settle(None)
             self._backlog = self._past(self._after, self._last)
         self._burst += 1
         if self._burst % _BURST == 0:

@@ -8,13 +8,16 @@ import pytest
 import trio
 from session_watch import names, recorded, watched
 
-from trouper import Limits, UsageError, open_runtime, tool
+from trouper import Limits, Runtime, Session, ToolContext, UsageError, open_runtime, tool
 from trouper.actors.environment import Environment
 from trouper.codec import Record
 from trouper.core.events import TurnEnded
 from trouper.core.live import CaughtUp, TextDelta
+from trouper.core.task_events import TaskOutputWritten, TaskProgressed
+from trouper.journal import open_reader
 from trouper.journal.memory_disk import MemoryDisk, MemoryFile
 from trouper.models import Scripted, call, reply, stall
+from trouper.testing import CrashDisk, Fate, check_invariants
 
 
 @tool(readonly=True)
@@ -214,6 +217,42 @@ async def test_who_follows_all_sessions_hears_of_the_last_record_of_a_runtime_th
             nursery.start_soon(read, runtime.events())
             await (await runtime.session("s")).send("hello")
     assert got[0] == "SessionOpened" and got[-1] == "TurnEnded"
+
+
+async def test_nobody_who_counts_events_is_told_of_one_that_a_crash_could_take_back(autojump_clock):
+    """I33, J4: its number would be given to something else, which whoever resumes from it would never hear of. Progress is written when it suits, so it has to wait."""
+    disk, lost, kinds = CrashDisk(), [], set()
+
+    def check(record: int) -> None:
+        kept = [raw.seq for raw in open_reader("/state", disk=disk.fork().crash(Fate.DROPPED)).records()]
+        if record not in kept:
+            lost.append(record)
+
+    @tool(background=True)
+    async def dig(context: ToolContext) -> None:
+        """Says what it does."""
+        context.status("digging")
+        context.output("stdout", "clay")
+        await trio.sleep(1)
+
+    async def follow_session(session: Session) -> None:
+        async for told in session.events():
+            check(told.record)
+            kinds.add(type(told.event))
+
+    async def follow_runtime(runtime: Runtime) -> None:
+        async for record in runtime.events():
+            check(record.seq)
+
+    async with trio.open_nursery() as nursery:
+        async with open_runtime("/state", disk=disk, tools=[dig]) as runtime:
+            session = await runtime.session("s")
+            nursery.start_soon(follow_session, session)
+            nursery.start_soon(follow_runtime, runtime)
+            task = await session.spawn("dig")
+            await session.wait_task(task.id)
+    assert lost == [] and {TaskOutputWritten, TaskProgressed} <= kinds
+    assert check_invariants(open_reader("/state", disk=disk)) == []
 
 
 async def test_live_events_and_recorded_ones_come_in_one_order(autojump_clock, open_checked):
