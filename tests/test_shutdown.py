@@ -18,10 +18,12 @@ from pressed_keys import CtrlC, press_at_every_line
 from trouper import open_runtime, tool
 from trouper.actors.gate import Gate
 from trouper.actors.session import SessionActor
+from trouper.actors.triggers import Every, Fired
 from trouper.core.events import CallEnded, TurnEnded
 from trouper.core.messages import Outcome
 from trouper.core.values import changed
 from trouper.ground import TURNS_AT_ONCE
+from trouper.host import RuntimeEnded
 from trouper.journal import open_reader, verify
 from trouper.models import Scripted, reply
 from trouper.models.scripted import call
@@ -228,6 +230,26 @@ async def test_whoever_watches_from_outside_a_runtime_that_is_cancelled_comes_to
                     await session.ask("hello")
                     scope.cancel()
     assert seen
+
+
+async def test_whoever_opens_something_in_a_runtime_that_was_cancelled_hears_of_the_cancel(
+    autojump_clock, open_checked
+):
+    """The tasks of a program that is cancelled run once more each, in any order: none of them may make an error of it."""
+
+    async def act(fired: Fired) -> None: ...
+
+    with trio.CancelScope() as scope:
+        async with open_checked() as runtime:
+            scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+                with pytest.raises(RuntimeEnded, match="was cancelled, and starts no session 'late'"):
+                    await runtime.session("late")
+                with pytest.raises(RuntimeEnded, match="was cancelled, and starts no trigger 'late'"):
+                    runtime.trigger("late", Every(1), act)
+            await runtime.session("late")
+    assert scope.cancelled_caught
 
 
 async def test_every_model_that_was_ever_used_is_closed_with_the_runtime(autojump_clock, open_checked):

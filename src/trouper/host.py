@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trio
 
 from trouper import checks, codec, past
 from trouper._errors import UsageError
+from trouper.actors.errors import SupervisorClosed
 from trouper.actors.ground import Outfit
 from trouper.actors.journal import JournalStatistics
 from trouper.actors.reference import Ref
@@ -66,6 +68,15 @@ class RuntimeEnded(UsageError):
     """The block of this runtime has been left."""
 
 
+@contextmanager
+def _while_it_starts_any(what: str) -> Iterator[None]:
+    """A runtime that is cancelled stops its actors before its block is left: whoever is in there, shielded or not, may still ask for more."""
+    try:
+        yield
+    except SupervisorClosed as error:
+        raise RuntimeEnded(f"the runtime was cancelled, and starts no {what}; open it again first") from error
+
+
 class Runtime(Overview):
     """A running Trouper. Get one from `open_runtime()`."""
 
@@ -114,6 +125,8 @@ class Runtime(Overview):
             if handle is None and self._ground.roster.has_gaps:
                 # Raises for a session that has lost records, before an actor fails on it.
                 self._ground.roster.load(name)
+            # Whoever is cancelled together with the runtime is told of the cancel, not of a runtime that starts nothing more.
+            await trio.lowlevel.checkpoint_if_cancelled()
             handle = self._start(name, outfit, system)
         elif model is not None or tools is not None or budget is not None:
             handle._actor.outfit = self._outfit_for(handle._actor.outfit, model, tools, budget)
@@ -147,9 +160,10 @@ class Runtime(Overview):
             # Until it has read the session anew, it stands for what the one that has ended left behind: nobody else here knows that (I12).
             ended = before._actor
             actor.state, actor.next_seq, actor.in_flight = ended.state, ended.next_seq, ended.in_flight
-        ref = self._sessions.spawn(
-            name, actor.run, restart=SESSION_RESTART, mailbox=outfit.limits.mailbox, grace_s=outfit.limits.grace_s
-        )
+        with _while_it_starts_any(f"session {name!r}"):
+            ref = self._sessions.spawn(
+                name, actor.run, restart=SESSION_RESTART, mailbox=outfit.limits.mailbox, grace_s=outfit.limits.grace_s
+            )
         handle = self._ground.sessions[name] = Session(self._ground, actor, ref)
         return handle
 
@@ -180,7 +194,8 @@ class Runtime(Overview):
         self._ground.home.check()
         checks.text(name, "the name of a trigger")
         check_trigger(when, act, self.environment.now())
-        return self._triggers.spawn(name, run_trigger, name, when, act, self.environment.now, restart=restart)
+        with _while_it_starts_any(f"trigger {name!r}"):
+            return self._triggers.spawn(name, run_trigger, name, when, act, self.environment.now, restart=restart)
 
     async def stop_trigger(self, name: str) -> bool:
         """Whether there was one. Returns when it has stopped."""
