@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 import trio
 
 from trouper import open_runtime
-from trouper.journal import JournalFailed, JournalFull
+from trouper.journal import JournalError, JournalFailed, JournalFull, verify
 from trouper.testing import CrashDisk, Fate
 
 ROOT = "/state"
@@ -73,6 +77,48 @@ async def test_a_full_disk_lets_running_work_end_and_goes_on_when_there_is_space
         assert not runtime.statistics().journal.degraded
         assert (await session.ask("three")).text == "You said: three"
     assert await heard(disk.crash(Fate.DROPPED)) == 6
+
+
+@contextmanager
+def files_left(count: int) -> Iterator[None]:
+    """In here this process can open so many files, and no more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 64, limits[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for each in taken:
+            os.close(each)
+
+
+async def test_too_few_files_for_a_runtime_are_told_as_one_error_however_far_it_came(tmp_path: Path) -> None:
+    """J11, I21: on the real disk, with one more file each time until there are enough."""
+    root = tmp_path / "state"
+    for _ in range(2):
+        # Twice: what is loaded when it is first needed is there then.
+        async with open_runtime(root) as runtime:
+            await (await runtime.session("a")).ask("one")
+    told = []
+    for count in range(40):
+        open_before = len(os.listdir("/dev/fd"))
+        with files_left(count):
+            try:
+                async with open_runtime(root) as runtime:
+                    break
+            except JournalError as error:
+                told.append(str(error))
+        assert len(os.listdir("/dev/fd")) == open_before
+    assert len(told) > 4 and all("open files" in each for each in told)
+    assert verify(root).ok
+    async with open_runtime(root) as runtime:
+        assert len((await runtime.session("a")).history) == 4
 
 
 async def test_too_many_open_files_stop_nobody_who_needs_none(autojump_clock: trio.abc.Clock) -> None:

@@ -139,6 +139,9 @@ async def _open_runtime(
         found = alone(group)
         if body_error is not None and isinstance(found, Exception) and _leaves(group) == _leaves(body_error):
             found = body_error
+        if body_error is None and isinstance(found, BaseExceptionGroup) and found.split(JournalError)[1] is None:
+            # The journal has failed before or behind the block, for more than one of us: the first says enough.
+            found = _first(found)
         if isinstance(found, BaseExceptionGroup) and found.subgroup(KeyboardInterrupt) is not None:
             # A Ctrl-C that came down in a tool: that its session has ended, and who fell over that, only followed from it.
             raise KeyboardInterrupt from found
@@ -157,6 +160,12 @@ def _leaves(error: BaseException) -> set[int]:
     if isinstance(error, BaseExceptionGroup):
         return {leaf for each in error.exceptions for leaf in _leaves(each)}
     return {id(error)}
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @asynccontextmanager
