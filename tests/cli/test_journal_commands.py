@@ -429,6 +429,20 @@ def test_replay_tells_a_hole_and_goes_on_with_the_other_sessions(trouper, damage
     assert verdict["ok"] and len(verdict["holes"]) == 1
 
 
+@pytest.mark.parametrize("command", [("show",), ("show", "--json"), ("tail",), ("html",)], ids=" ".join)
+def test_whoever_is_shown_all_that_is_left_is_told_that_more_is_lost(
+    trouper, root: Path, command: tuple[str, ...]
+) -> None:
+    """J10: never a silent skip; the snapshot knows of records that are gone."""
+    segment = root / "segment-00000001.log"
+    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:4]))
+    done = trouper("journal", *command, root)
+    assert done.code == 65 and done.out, "what is there is shown all the same"
+    assert "the journal ends with record 3" in done.err and "repair" in done.err
+    one_line(done.err)
+    assert trouper("journal", "show", "--limit", "2", root).code == 0, "nobody has asked for the end"
+
+
 def test_replay_says_what_is_damaged_where_every_record_left_can_be_read(trouper, root: Path) -> None:
     """J10: never a silent skip; the snapshot knows of records that are gone."""
     segment = root / "segment-00000001.log"

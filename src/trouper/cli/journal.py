@@ -17,8 +17,9 @@ from trouper.cli.endings import DAMAGED
 from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, size_of, when, when_exactly
 from trouper.cli.views import check_readable, open_view
-from trouper.journal import JournalError, RawRecord, open_reader
+from trouper.journal import JournalError, RawRecord, open_log, open_reader
 from trouper.journal.format import is_gap
+from trouper.journal.reader import damaged
 from trouper.roster import SessionDamaged
 
 #: More than this makes browsers slow.
@@ -193,6 +194,8 @@ def _show(options: argparse.Namespace) -> int:
         shown += 1
     if not shown and options.session is not None and not any(reader.records(stream=options.session)):
         raise _no_session(options.session)
+    if options.limit is None:
+        _check_end(root)
     return 0
 
 
@@ -225,7 +228,20 @@ def _tail(options: argparse.Namespace) -> int:
             _print(out, raw, options.json)
         out.stream.flush()
         time.sleep(LOOK_S)
+    _check_end(root)
     return 0
+
+
+def _check_end(root: Path) -> None:
+    """Raises if records behind the last one are known to be lost: to whoever has read all that is left, the journal looks whole (J10)."""
+    if open_reader(root).layout().too_new is not None:
+        return  # Its lines are shown as they are.
+    log = open_log(root, read_only=True)
+    try:
+        if log.recovery.damage:
+            raise damaged(log.root, log.recovery.damage[0])
+    finally:
+        log.close()
 
 
 def _no_session(name: str) -> UsageError:
@@ -478,6 +494,7 @@ def _html(options: argparse.Namespace) -> int:
         out.line(f"wrote {clean_line(options.output)}: {plural(len(page.sessions), 'session')}")
     if page.problem is not None:
         raise page.problem
+    _check_end(root)
     return 0
 
 
