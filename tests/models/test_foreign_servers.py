@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
+import httpx
 import pytest
 import trio
 from attrs import define, field
@@ -291,6 +292,32 @@ async def test_a_moment_to_come_back_at_is_waited_for_though_the_server_does_not
     result, seen = await asked(make, refusal, chunked(body))
     assert (result.text, result.error) == (SAID, None)
     assert seen.times[1] - seen.times[0] == pytest.approx(10.0)
+
+
+OWN_TRANSPORT = {"ours": lambda: None, "that of httpx": httpx.AsyncHTTPTransport}
+
+
+@pytest.mark.parametrize("transport", OWN_TRANSPORT)
+@pytest.mark.parametrize(
+    ("kind", "path", "body"), [(Gemini, "", G_SAID), (OpenAICompatible, "/v1", O_SAID), (Anthropic, "", A_SAID)]
+)
+async def test_a_connected_server_may_take_as_long_for_its_head_as_for_its_first_event(
+    autojump_clock: trio.testing.MockClock, transport: str, kind: Any, path: str, body: bytes
+) -> None:
+    """L12: many send it with the first word, after they have loaded a model, read a long prompt or thought. The deadline of connecting is none for that."""
+
+    def make(seen: Seen) -> Model:
+        made: Model = kind("m", api_key=KEY, base_url=seen.url + path, transport=OWN_TRANSPORT[transport]())
+        return made
+
+    result, seen = await asked(make, [80.0, *chunked(body)])
+    assert (result.text, result.error, len(seen.bodies)) == (SAID, None, 1)
+    limits = {"deadlines": Deadlines(first_event_s=30.0)}
+    result, seen = await asked(make, [80.0, *chunked(body)], **limits)
+    assert result.error is not None
+    assert (result.error.kind, result.error.message) == ("network", "no reply for 30.0 s")
+    assert len(seen.bodies) == 4
+    assert seen.times[1] - seen.times[0] == pytest.approx(30.0)
 
 
 @pytest.mark.parametrize("make", [gemini, openai, anthropic])

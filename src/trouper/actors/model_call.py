@@ -85,8 +85,8 @@ class ModelCall:
         self.retried = NO_USAGE
         self._noted_text = self._noted_thinking = 0
         self._noted = False
-        #: Whether the attempt under way got as far as a stream, and its number.
-        self._streaming = False
+        #: Whether the attempt under way got as far as a connection that its client told of, and as far as a stream; and its number.
+        self._connected = self._streaming = False
         self._number = 1
         #: What the attempt under way failed with, and the chances that were given once.
         self._error: ModelError | None = None
@@ -165,11 +165,16 @@ class ModelCall:
 
     async def _attempt(self, attempt: int, running: Running, step_end: float) -> Fault | None:
         """One stream, read to its end; why it failed, if it did. Running into the scope's deadline is a failure too, seen by the caller."""
-        self._streaming = False
+        self._streaming = self._connected = False
         self._number = attempt
         self._error = None
+
+        def connected() -> None:
+            self._connected = True
+            running.extend(min(running.clock() + self._limits.deadlines.first_event_s, step_end))
+
         try:
-            request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
+            request = changed(self._request, attempt=attempt, connected=connected)
             async with self._model.stream(request) as chunks:
                 self._streaming = True
                 try:
@@ -283,6 +288,8 @@ class ModelCall:
         deadlines = self._limits.deadlines
         if trio.current_time() >= step_end:
             return f"the step took longer than {deadlines.step_s} s"
+        if self._connected and not self._streaming:
+            return f"no reply for {deadlines.first_event_s} s"
         if not self._streaming:
             return f"no connection within {deadlines.connect_s} s"
         if not self.draft.progressed:

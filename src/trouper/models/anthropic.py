@@ -133,7 +133,10 @@ class Anthropic(HttpModel):
         thinking = self._thinking.get((request.session, model), "kept")
         body = self._builder.body(request, model, thinking)
         credential = await self._confided()
-        async with self._endpoint.open("/v1/messages", body, credential, headers=self._headers(thinking)) as stream:
+        headers = self._headers(thinking)
+        async with self._endpoint.open(
+            "/v1/messages", body, credential, headers=headers, connected=request.connected
+        ) as stream:
             if stream.status != 200:
                 fault = fault_of_reply(stream.status, await stream.read_error(), stream.headers, credential)
                 if isinstance(fault, ThinkingRefused):

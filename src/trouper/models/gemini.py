@@ -129,7 +129,8 @@ class Gemini(HttpModel):
         body = self._builder.body(request, model, settings_of(request.extra) if request.extra else None)
         credential = await self._confided()
         path = f"/{self._version}/{self._path(model)}:streamGenerateContent?alt=sse"
-        async with self._endpoint.open(path, body, credential, headers=self._extra_headers()) as stream:
+        headers = self._extra_headers()
+        async with self._endpoint.open(path, body, credential, headers=headers, connected=request.connected) as stream:
             if stream.status != 200:
                 raise fault_of_reply(stream.status, await stream.read_error(), stream.headers, credential)
             yield ChunkStream(stream, Reply(credential), PROVIDER, self._event_bytes_max, request.idle_s)

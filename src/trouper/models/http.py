@@ -199,9 +199,13 @@ class Endpoint:
         *,
         headers: Mapping[str, str] | None = None,
         method: str = "POST",
+        connected: Callable[[], None] | None = None,
     ) -> AsyncIterator[ByteStream]:
-        """Send a request; the reply's head has come when the block is entered. Leaving the block frees or closes the connection."""
-        response, fault = await self._send(method, path, body, credential, headers or {})
+        """Send a request; the reply's head has come when the block is entered. Leaving the block frees or closes the connection.
+
+        `connected` is called as soon as there is a connection: servers that load a model or think first may send the head much later.
+        """
+        response, fault = await self._send(method, path, body, credential, headers or {}, connected)
         if response is None:
             # Raised out here, so that it drags along no httpx exception: those hold the request, and with it the key.
             raise fault
@@ -213,15 +217,23 @@ class Endpoint:
                 await stream._aclose()
 
     async def _send(
-        self, method: str, path: str, body: bytes, credential: Credential | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        credential: Credential | None,
+        headers: Mapping[str, str],
+        connected: Callable[[], None] | None,
     ) -> tuple[httpx.Response | None, ModelError]:
-        from trouper.models.trio_transport import RequestBody
+        from trouper.models.trio_transport import RequestBody, told_when_sending
 
         client = self._connected()
         fault: ModelError = NetworkFault("no reply", provider=self.provider)
         try:
             request = client.build_request(method, self.base_url + path, content=body, headers={**_PLAIN, **headers})
             request.stream = RequestBody(body)
+            if connected is not None:
+                request.extensions["trace"] = told_when_sending(connected)
             if credential is not None:
                 request.headers[credential.header] = credential.value
             return await client.send(request, stream=True), fault

@@ -140,7 +140,9 @@ class OpenAICompatible(HttpModel):
     async def stream(self, request: ModelRequest) -> AsyncIterator[ChunkStream]:
         body = self._builder.body(request, request.model or self._model)
         credential = await self._confided()
-        async with self._endpoint.open("/chat/completions", body, credential, headers=_ACCEPT) as stream:
+        async with self._endpoint.open(
+            "/chat/completions", body, credential, headers=_ACCEPT, connected=request.connected
+        ) as stream:
             if stream.status != 200:
                 # The body has no name here: it may repeat the key, and tracebacks show variables.
                 raise fault_of_reply(

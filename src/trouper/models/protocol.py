@@ -8,7 +8,7 @@
         async def stream(self, request):
             yield self._chunks(request)      # an async iterator of chunks, ending in Done
 
-Opening the context is connecting; errors of `trouper.models` may come from opening and from iterating, and say whether another try makes sense. Connections that
+Opening the context is connecting, unless `request.connected()` was called: then it is waiting for the first event. Errors of `trouper.models` may come from opening and from iterating, and say whether another try makes sense. Connections that
 fail by themselves (`ConnectionError`, `TimeoutError`, those of trio and httpx) count as `NetworkFault`; anything else that is raised ends the turn.
 Leaving the context closes the connection, also under cancellation. Retries, deadlines and validation are not a model's business: the model call's actor does them.
 """
@@ -16,7 +16,7 @@ Leaving the context closes the connection, also under cancellation. Retries, dea
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -56,6 +56,9 @@ class ModelRequest:
     #: "turn", or "compaction" for a summary (L28).
     purpose: str = "turn"
     extra: Mapping[str, Json] = field(factory=dict)
+    #: Called by a client whose connection is there, and which now waits for the reply: that may take as long as the first event may, and not only as long as
+    #: connecting (L12). Never sent.
+    connected: Callable[[], None] | None = field(default=None, eq=False)
 
 
 @runtime_checkable

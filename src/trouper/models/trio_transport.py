@@ -13,7 +13,7 @@ import re
 import select
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Literal, Self, TypeAlias
 
@@ -29,6 +29,8 @@ GULP_S = 0.002
 HEAD_BYTES_MAX = 256 * 1024
 _SIZE_LINE_MAX = 4096
 
+#: What httpx's own transports tell a listener when a request begins to be sent.
+_SENDING = "http11.send_request_headers.started"
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: |\Z)")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
@@ -59,6 +61,9 @@ class TrioTransport(httpx.AsyncBaseTransport):
         if connection is None:
             connection = await _connected(origin, self._tls, request.extensions.get("timeout", {}).get("connect"))
         try:
+            # Taken away: httpx keeps the request until the collector comes by, and with it would go whoever listens.
+            if (listen := request.extensions.pop("trace", None)) is not None:
+                await listen(_SENDING, {})
             status, headers, rest, keep = await _exchange(connection, head, body)
             framing, size = _framing(request.method, status, headers)
         except BaseException:
@@ -103,6 +108,16 @@ class RequestBody(httpx.AsyncByteStream):
         if not self._pieces:
             raise StopAsyncIteration
         return self._pieces.pop()
+
+
+def told_when_sending(connected: Callable[[], None]) -> Callable[[str, object], Awaitable[None]]:
+    """A listener for a request's "trace", whichever transport sends it: to send anything there has to be a connection, a new one or one that idled."""
+
+    async def listen(event: str, info: object) -> None:
+        if event == _SENDING:
+            connected()
+
+    return listen
 
 
 class _Socket(trio.abc.Stream):
