@@ -104,7 +104,11 @@ def test_retry_info_comes_before_the_header() -> None:
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:10 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 10.0),
         ({"retry-after": "Wed, 21 Oct 2026 07:27:00 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Wednesday, 21-Oct-26 07:28:10 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 10.0),
+        ({"retry-after": "Wed Oct 21 07:28:10 2026", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 10.0),
         ({"retry-after": "Wed, 21 Oct 2026 07:28:10 GMT"}, None),
+        ({"retry-after": "99999999999"}, 1e9),
+        ({"retry-after": "9" * 400}, 1e9),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "1e999"}, None),
         ({"retry-after": "-1"}, None),
@@ -112,5 +116,5 @@ def test_retry_info_comes_before_the_header() -> None:
     ],
 )
 def test_retry_after_in_seconds_or_as_a_date(headers: dict[str, str], seconds: float | None) -> None:
-    """L11. A date is read against the provider's own clock."""
+    """L11. A date, in any of the three forms that HTTP has, is read against the provider's own clock. Who says never is not asked again at once."""
     assert retry_after_s(headers) == seconds

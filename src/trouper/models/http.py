@@ -50,6 +50,8 @@ CLOSE_GRACE_S = 5.0
 ERROR_BODY_BYTES_MAX = 256 * 1024
 ERROR_BODY_WAIT_S = 10.0
 MESSAGE_MAX = 1_000
+#: A longer wait than this is none that anybody keeps; as long as this it still says that trying sooner is in vain.
+_WAIT_MAX_S = 1e9
 KEEP_ALIVE_MAX = 64
 KEEP_ALIVE_S = 90.0
 #: Shorter text is not cut out of messages: it would take innocent words with it, and is no key.
@@ -476,16 +478,23 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         return None
     if (seconds := _seconds(said)) is not None:
         return seconds
-    from email.utils import parsedate_to_datetime
-
     try:
         # Against the provider's own clock: ours may be wrong.
-        return max(0.0, (parsedate_to_datetime(said) - parsedate_to_datetime(headers["date"])).total_seconds())
-    except (KeyError, ValueError, TypeError):
+        return max(0.0, _moment(said) - _moment(headers["date"]))
+    except (KeyError, ValueError, TypeError, OverflowError):
         return None
+
+
+def _moment(date: str) -> float:
+    """The seconds of a date of HTTP, in any of its three forms. The oldest, `Wed Oct 21 07:28:10 2026`, names no zone, and means UTC as the others do."""
+    from datetime import UTC
+    from email.utils import parsedate_to_datetime
+
+    moment = parsedate_to_datetime(date)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _seconds(text: str | None) -> float | None:
-    if text is None or not re.match(r"\d{1,9}(\.\d{1,9})?\Z", text.strip()):
+    if text is None or not re.match(r"\d+(\.\d+)?\Z", text.strip()):
         return None
-    return float(text)
+    return min(float(text), _WAIT_MAX_S)
