@@ -239,6 +239,25 @@ async def test_a_whole_reply_where_a_stream_was_asked_for(kind: str) -> None:
         assert (result.text, result.stop_reason) == (SAID, "end_turn")
 
 
+@pytest.mark.parametrize("make", [gemini, openai, anthropic])
+@pytest.mark.parametrize("value", [{}, {"status": "ok"}, [], [{"id": 7}], "hello"], ids=repr)
+async def test_json_that_is_no_reply_is_told_as_that_at_once(make: Callable[[Seen], Any], value: Any) -> None:
+    """L11: another service is at this address; asking it again does not make it a provider."""
+    result, seen = await asked(make, sized(json.dumps(value).encode(), "200 OK", "application/json"))
+    assert result.error is not None
+    assert (result.error.kind, result.error.retryable, len(seen.bodies)) == ("other", False, 1)
+    assert "check base_url" in result.error.message
+
+
+@pytest.mark.parametrize("make", [gemini, openai, anthropic])
+async def test_an_error_in_a_whole_reply_is_an_error(make: Callable[[Seen], Any]) -> None:
+    """M1: from gateways that say 200 and mean another."""
+    result, _ = await asked(make, sized(b'{"error": {"message": "the disk is full"}}', "200 OK", "application/json"))
+    assert result.error is not None
+    assert result.error.kind == "server"
+    assert "the disk is full" in result.error.message
+
+
 async def test_cut_in_two_at_any_byte() -> None:
     """M2: in the head, in a chunk's size, in a line end, within a character."""
     body = b"\xef\xbb\xbf: hm\r\n\r\n" + G_SAID.replace(b"\n", b"\r\n")

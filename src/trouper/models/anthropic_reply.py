@@ -88,8 +88,8 @@ class MessagesReply:
     def take_whole(self, value: Json) -> list[Chunk] | None:
         if not isinstance(value, dict):
             return None
-        if value.get("type") == "error":
-            return self._take("error", value)
+        if "content" not in value:
+            return self._take("error", value) if "error" in value else None
         chunks: list[Chunk] = []
         content = value.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):

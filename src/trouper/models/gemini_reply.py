@@ -8,6 +8,7 @@ neighbours, or the signature is at another place than the one it was given for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from trouper.core.messages import Json, Media, Opaque, ProviderPart, Usage
 from trouper.models import wire_json
@@ -38,6 +39,8 @@ REFUSALS = frozenset(
 MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"})
 #: CONTINUATION: the token limit of one request, under another name.
 TRUNCATED = frozenset({"MAX_TOKENS", "CONTINUATION"})
+#: An event has at least one of these.
+_FIELDS = frozenset({"candidates", "promptFeedback", "usageMetadata", "error"})
 _UNSET = frozenset({"FINISH_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", ""})
 
 
@@ -71,11 +74,12 @@ class Reply:
             raise fault_of_event(PROVIDER, event.data)
         return self.take_event(value)
 
-    def take_whole(self, value: Json) -> Iterator[Chunk]:
+    def take_whole(self, value: Json) -> Iterator[Chunk] | None:
         """Gateways that do not know `alt=sse` answer with all events at once, as a list."""
-        for event in value if isinstance(value, list) else [value]:
-            if isinstance(event, dict):
-                yield from self.take_event(event)
+        events = [event for event in (value if isinstance(value, list) else [value]) if isinstance(event, dict)]
+        if not any(_FIELDS & event.keys() for event in events):
+            return None
+        return chain.from_iterable(map(self.take_event, events))
 
     def take_event(self, event: dict[str, Json]) -> list[Chunk]:
         chunks: list[Chunk] = []

@@ -106,7 +106,9 @@ class ChatReply:
         return self.take_event(value)
 
     def take_whole(self, value: Json) -> list[Chunk] | None:
-        return self.take_event(value) if isinstance(value, dict) else None
+        if not isinstance(value, dict) or ("choices" not in value and error_in(value) is None):
+            return None
+        return self.take_event(value)
 
     def take_event(self, event: dict[str, Json]) -> list[Chunk]:
         chunks: list[Chunk] = []
