@@ -41,6 +41,10 @@ def _attached(item: Attachment, limit: int) -> Media:
         return item
     if not isinstance(item, str | os.PathLike):
         raise UsageError(f"{item!r} cannot be attached; give the path of a file, or trouper.Media")
+    if isinstance(item, str) and item.lower().startswith(("http://", "https://")):
+        raise UsageError(
+            f"attachment {item!r} is an address; write trouper.Media('image/png', uri=...), or give a file"
+        )
     path = Path(item)
     try:
         found = path.stat()
@@ -59,5 +63,24 @@ def _attached(item: Attachment, limit: int) -> Media:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have.
         told = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"attachment {str(path)!r} cannot be read: {told}; check the path") from error
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return Media(kind, base64.b64encode(data).decode("ascii"), name=path.name)
+    if not data:
+        raise UsageError(f"attachment {str(path)!r} is empty; leave it out, or write something into it first")
+    return Media(_kind(path.name, data), base64.b64encode(data).decode("ascii"), name=path.name)
+
+
+def _kind(name: str, data: bytes) -> str:
+    """What a file is. What is text is sent as text: tables of names know few languages, and call some of them by names that no provider takes."""
+    kind, coding = mimetypes.guess_type(name)
+    if coding is not None:
+        return f"application/{coding}"  # The name without its last suffix is that of what is packed.
+    if kind is not None and (kind.startswith("text/") or kind == "application/pdf"):
+        return kind
+    return "text/plain" if _is_text(data) else kind or "application/octet-stream"
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
@@ -345,6 +346,11 @@ async def test_attachments_that_are_missing_or_too_large_are_misuse(autojump_clo
             await session.ask("look", attachments=[tmp_path / "big"])
         with pytest.raises(UsageError, match="bytes"):
             await session.ask("look", attachments=[Media("image/png", "A" * 2000)])
+        with pytest.raises(UsageError, match="is an address"):
+            await session.ask("look", attachments=["https://example.com/a.png"])
+        (tmp_path / "empty").touch()
+        with pytest.raises(UsageError, match="is empty"):
+            await session.ask("look", attachments=[tmp_path / "empty"])
         with pytest.raises(UsageError, match="null byte"):
             await session.ask("look", attachments=["no\0name"])
         os.mkfifo(tmp_path / "pipe")
@@ -356,6 +362,34 @@ async def test_attachments_that_are_missing_or_too_large_are_misuse(autojump_clo
         for nothing in (Media("image/png"), Media("image/png", 5), Media(None, "QQ==")):
             with pytest.raises(UsageError, match="mime_type"):
                 await session.ask("look", attachments=[nothing])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind"),
+    [
+        ("a.toml", b"[a]\nb = 1\n", "text/plain"),
+        ("main.rs", b"fn main() {}\n", "text/plain"),
+        ("Makefile", b"all:\n", "text/plain"),
+        ("a.json", '{"a": "é"}'.encode(), "text/plain"),
+        ("a.svg", b"<svg/>", "text/plain"),
+        ("a.csv", b"a,b\n", "text/csv"),
+        ("a.txt", b"\xe9", "text/plain"),
+        ("a.pdf", b"%PDF-1.4\n", "application/pdf"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "image/png"),
+        ("a.csv.gz", b"\x1f\x8b\x08", "application/gzip"),
+        ("a.unknown", b"\x00\x01", "application/octet-stream"),
+    ],
+)
+async def test_a_file_of_text_is_attached_as_text_whatever_it_is_called(
+    autojump_clock, open_checked, tmp_path, name, data, kind
+):
+    """L1: a type that only its name tells of is one that most providers do not show, or refuse."""
+    (tmp_path / name).write_bytes(data)
+    model = Scripted([reply("Seen.")])
+    async with open_checked(model) as runtime:
+        await (await runtime.session("s")).ask("look", attachments=[tmp_path / name])
+    attached = model.requests[0].messages[0].parts[1]
+    assert attached == Media(kind, base64.b64encode(data).decode(), name=name)
 
 
 class Bare:

@@ -102,6 +102,14 @@ def test_multimodal_input() -> None:
     ]
 
 
+def test_a_file_of_a_type_that_is_not_taken_is_told_in_words() -> None:
+    """M8: sent as it is, it would have this request refused, and with it every later one of the session."""
+    message = Message("user", (Media("application/zip", data="aGk=", name="a.zip"), Media("application/pdf", "aGk=")))
+    told, document = body(message)["contents"][0]["parts"]
+    assert told == {"text": "[An attachment of type application/zip 'a.zip' cannot be shown here]"}
+    assert document == {"inlineData": {"mimeType": "application/pdf", "data": "aGk="}}
+
+
 def test_what_belongs_to_another_provider_is_not_sent() -> None:
     """M6: after a change of model, foreign signatures stay behind; the thinking itself is told."""
     foreign = Message(

@@ -26,6 +26,7 @@ from trouper.core.messages import (
     ToolSpec,
 )
 from trouper.models import wire_json
+from trouper.models.attachments import note_of
 from trouper.models.body_cache import BODY_CACHE_BYTES_MAX, BodyCache, ToolCache
 from trouper.models.gemini_errors import PROVIDER
 from trouper.models.gemini_schema import checked_json_schema, openapi_schema
@@ -35,6 +36,11 @@ from trouper.models.protocol import ModelRequest
 SchemaForm: TypeAlias = Literal["json", "openapi"]
 
 _ONE_CALL = "Call at most one function in each reply, and wait for its result before you call another."
+#: Of the types that begin with `application/`, those that it takes.
+_DOCUMENTS = frozenset(
+    f"application/{kind}"
+    for kind in ("pdf", "json", "rtf", "x-javascript", "x-python", "x-python-code", "x-typescript")
+)
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/-]*\Z")
 
 
@@ -232,7 +238,7 @@ def _part(part: object, nested_pictures: bool) -> dict[str, Any]:
         case ToolAnswer():
             return {"functionResponse": _response(part, nested_pictures)}
         case Media():
-            return _media(part)
+            return _media(part) if _is_shown(part) else {"text": note_of(part)}
         case ProviderPart(opaque):
             return _own(opaque)
         case _:
@@ -259,6 +265,12 @@ def _response(answer: ToolAnswer, nested_pictures: bool) -> dict[str, Any]:
         # Within a response there is room for the picture itself only.
         out["parts"] = [{kind: image[kind] for kind in ("inlineData", "fileData") if kind in image} for image in images]
     return out
+
+
+def _is_shown(media: Media) -> bool:
+    """Whether Gemini takes it inline. A type that it does not know has this request refused, and every later one."""
+    kind = media.mime_type.lower()
+    return media.data is None or not kind.startswith("application/") or kind in _DOCUMENTS
 
 
 def _media(media: Media) -> dict[str, Any]:
