@@ -13,7 +13,7 @@ import pytest
 import trio
 from session_watch import recorded, seen
 
-from trouper import CommandRejected, Hooks, tool
+from trouper import CommandRejected, Hooks, Limits, tool
 from trouper.actors.exits import RestartLimit
 from trouper.actors.tool_call import INTERNAL
 from trouper.actors.triggers import Every, Fired
@@ -228,6 +228,41 @@ async def test_nothing_that_an_after_hook_raises_changes_anything(autojump_clock
         await session.close()
     assert not crashes(caplog)
     assert any("broken" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_hook_that_looks_on_comes_to_its_end_when_the_session_does(autojump_clock, open_checked):
+    """T5: it had begun, and was cut off at the first thing that it waited for: the hook of a session's end never came further."""
+    told: list[str] = []
+
+    async def slow(event: object) -> None:
+        await trio.sleep(1)
+        told.append(type(event).__name__)
+
+    hooks = [Hooks(after_tool=slow, after_turn=slow, session_ended=slow)]
+    async with open_checked(Scripted([reply(call("t")), reply("Fine.")]), tools=[_harmless()], hooks=hooks) as runtime:
+        session = await runtime.session("s")
+        await session.ask("go")
+        await session.close()
+        assert sorted(told) == ["AfterTool", "AfterTurn", "SessionEnded"]
+    told.clear()
+    async with open_checked(Scripted([reply("Fine.")]), hooks=hooks) as runtime:
+        await (await runtime.session("s")).ask("go")
+    assert told == ["AfterTurn"]
+
+
+async def test_a_hook_that_never_ends_keeps_its_session_for_no_longer_than_the_grace(autojump_clock, open_checked):
+    """T5, I24"""
+
+    async def endless(event: object) -> None:
+        await trio.sleep_forever()
+
+    hooks = [Hooks(after_turn=endless, session_ended=endless)]
+    async with open_checked(Scripted([reply("Fine.")]), hooks=hooks, limits=Limits(grace_s=3)) as runtime:
+        session = await runtime.session("s")
+        await session.ask("go")
+        begun = trio.current_time()
+        await session.close()
+        assert trio.current_time() - begun == pytest.approx(3)
 
 
 @pytest.mark.parametrize("kind", [*OWN, ValueError])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Final
 
 import trio
@@ -62,7 +62,7 @@ from trouper.core.values import changed, frozen
 from trouper.journal import JournalError, JournalFull
 from trouper.models.protocol import Model
 from trouper.tools.deferral import TOOL_SEARCH, revealed_by
-from trouper.tools.hooks import AfterTool, AfterTurn, SessionEnded, SessionStarted
+from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
 
 logger = logging.getLogger("trouper.session")
 tools_logger = logging.getLogger("trouper.tools")
@@ -126,6 +126,8 @@ class SessionActor:
     _inbox: Inbox[Any, Any] | None = None
     _turnstile: Turnstile = field(factory=Turnstile)
     _nursery: trio.Nursery | None = None
+    #: Where hooks look on, if there are any.
+    _telling: trio.Nursery | None = None
     _running: dict[WorkKey, Running] = field(factory=dict)
     _hook_events: HookEvents = field(factory=HookEvents)
     watches: Watches = field(factory=Watches)
@@ -171,7 +173,7 @@ class SessionActor:
         self._owner = self.ground.new_owner()
         self.ground.permits.hold(self.session, self.state.tasks.active)
         try:
-            async with trio.open_nursery() as nursery:
+            async with _room_for(self.outfit.hooks) as self._telling, trio.open_nursery() as nursery:
                 self._nursery = nursery
                 if self.outfit.hooks:
                     self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
@@ -183,6 +185,9 @@ class SessionActor:
                             break
                 await self._leave("the runtime is shutting down")
                 nursery.cancel_scope.cancel()
+                if self._telling is not None:
+                    # Hooks are no work of the session's: those that look at its end, above all, may come to theirs.
+                    self._telling.cancel_scope.deadline = trio.current_time() + self.outfit.limits.grace_s
             self._nursery = None
         except BaseException as error:
             self._nursery = None
@@ -528,10 +533,10 @@ class SessionActor:
         return frozenset().union(*(revealed_by(a.content) for a in answers if a.name == TOOL_SEARCH))
 
     def _tell_hooks(self, event: AfterTurn | AfterTool | SessionStarted | SessionEnded) -> None:
-        if self._nursery is None:
+        if self._nursery is None or self._telling is None:
             return
         for hook in self.outfit.hooks:
-            self._nursery.start_soon(hook.tell, event)
+            self._telling.start_soon(hook.tell, event)
 
     def publish_live(self, event: LiveEvent) -> None:
         self.audience.hear_live(event)
@@ -675,6 +680,10 @@ class SessionActor:
         except (MailboxFull, ActorGone):
             return False
         return True
+
+
+def _room_for(hooks: Sequence[Hooks]) -> AbstractAsyncContextManager[trio.Nursery | None]:
+    return trio.open_nursery() if hooks else nullcontext()
 
 
 def _is_cancel(error: BaseException) -> bool:
