@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trouper._errors import ConfigError
+from trouper.core.history import without_signatures
 from trouper.core.ids import CallId
 from trouper.core.messages import Media, Message, Opaque, Outcome, Text, Thinking, ToolAnswer, ToolCall, ToolSpec
 from trouper.models.gemini_request import GeminiSettings, RequestBuilder, model_path
@@ -120,6 +121,21 @@ def test_what_belongs_to_another_provider_is_not_sent() -> None:
         ),
     )
     assert body(HELLO, foreign)["contents"][1]["parts"] == [{"text": "hm", "thought": True}, {"text": "so"}]
+
+
+@pytest.mark.parametrize(("model", "marked"), [("gemini-3-flash", True), ("gemini-2.5-pro", False), ("other", False)])
+def test_calls_that_nobody_signed_are_marked_as_that(model: str, marked: bool) -> None:
+    """M6, M10: Gemini 3 refuses the calls of a step of which the first is not signed: those of another model, and its own once their signatures were given up."""
+    opaque = Opaque("anthropic", {"cache": 1})
+    first, second = ToolCall(CallId("c0"), "look", {}, opaque=opaque), ToolCall(CallId("c1"), "look", {})
+    mark = {"thoughtSignature": "skip_thought_signature_validator"} if marked else {}
+    for calls in (
+        Message("assistant", (Text("I look."), first, second)),
+        without_signatures((HELLO, CALLS, ANSWERS))[1],
+    ):
+        said, *parts = body(HELLO, calls, model=model)["contents"][1]["parts"]
+        assert list(said) == ["text"]
+        assert [{key: part[key] for key in part if key != "functionCall"} for part in parts] == [mark, {}]
 
 
 def test_system_text_tools_and_choice() -> None:

@@ -36,6 +36,8 @@ from trouper.models.protocol import ModelRequest
 SchemaForm: TypeAlias = Literal["json", "openapi"]
 
 _ONE_CALL = "Call at most one function in each reply, and wait for its result before you call another."
+#: What Google has one write in the place of a signature that there is none of.
+_UNSIGNED = "skip_thought_signature_validator"
 #: Of the types that begin with `application/`, those that it takes.
 _DOCUMENTS = frozenset(
     f"application/{kind}"
@@ -62,8 +64,8 @@ def model_path(model: str) -> str:
     return model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
 
 
-def takes_pictures_in_answers(model: str) -> bool:
-    """Since Gemini 3 a function's response may hold pictures; before, they stand beside it."""
+def is_of_today(model: str) -> bool:
+    """Since Gemini 3 a function's response may hold pictures, which stood beside it before; and the first call of a step has to be signed."""
     match = re.search(r"gemini-(\d+)", model)
     return match is not None and int(match[1]) >= 3
 
@@ -97,7 +99,7 @@ class RequestBuilder:
         """`extra`: this request's own settings, on top of the client's."""
         settings = self._settings
         top = {**settings.top, **extra.top} if extra else dict(settings.top)
-        contents = self._contents(request, takes_pictures_in_answers(model))
+        contents = self._contents(request, is_of_today(model))
         pieces = [b'{"contents":[', *contents.pieces, b"]}]" if contents.role else b"]"]
         # What is cached at the provider has its system text and tools with it, and must not be given others.
         cached = "cachedContent" in top
@@ -120,12 +122,12 @@ class RequestBuilder:
             pieces.append(b"}")
         return b"".join(pieces)
 
-    def _contents(self, request: ModelRequest, nested_pictures: bool) -> _Encoded:
-        key = (request.session, request.purpose, nested_pictures)
+    def _contents(self, request: ModelRequest, of_today: bool) -> _Encoded:
+        key = (request.session, request.purpose, of_today)
         messages = request.messages
         encoded = self._cache.take(key, messages) or _Encoded()
         for message in messages[len(encoded.messages) :]:
-            _add(encoded, message, nested_pictures)
+            _add(encoded, message, of_today)
         encoded.messages = messages
         self._cache.keep(key, encoded)
         return encoded
@@ -156,8 +158,8 @@ class RequestBuilder:
         return out
 
 
-def _add(encoded: _Encoded, message: Message, nested_pictures: bool) -> None:
-    parts = [part for part in map_parts(message, nested_pictures) if part]
+def _add(encoded: _Encoded, message: Message, of_today: bool) -> None:
+    parts = [part for part in map_parts(message, of_today) if part]
     if not parts:
         return
     text = wire_json.encode(parts)[1:-1]
@@ -208,16 +210,19 @@ def _tool_config(request: ModelRequest, given: Json) -> Json | None:
     return {**(given or {}), "functionCallingConfig": calling}
 
 
-def map_parts(message: Message, nested_pictures: bool) -> list[dict[str, Any]]:
+def map_parts(message: Message, of_today: bool) -> list[dict[str, Any]]:
     """A message's parts on the wire, in order; empty ones stand for what this provider is not sent."""
-    parts = [_part(part, nested_pictures) for part in message.parts]
-    if message.role == "tool" and not nested_pictures:
+    parts = [_part(part, of_today) for part in message.parts]
+    if message.role == "tool" and not of_today:
         # After all the responses: those must stand together.
         parts.extend(_media(image) for answer in message.answers for image in answer.images)
+    if message.calls and of_today and not any("thoughtSignature" in part for part in parts):
+        # Another model's calls, or calls whose signatures were given up: without this word the provider refuses them.
+        next(part for part in parts if "functionCall" in part)["thoughtSignature"] = _UNSIGNED
     return parts
 
 
-def _part(part: object, nested_pictures: bool) -> dict[str, Any]:
+def _part(part: object, of_today: bool) -> dict[str, Any]:
     match part:
         case Text(text, opaque):
             rest = _own(opaque)
@@ -236,7 +241,7 @@ def _part(part: object, nested_pictures: bool) -> dict[str, Any]:
             }
             return {**rest, "functionCall": call}
         case ToolAnswer():
-            return {"functionResponse": _response(part, nested_pictures)}
+            return {"functionResponse": _response(part, of_today)}
         case Media():
             return _media(part) if _is_shown(part) else {"text": note_of(part)}
         case ProviderPart(opaque):
@@ -257,11 +262,11 @@ def _own(opaque: Opaque | None) -> dict[str, Any]:
     return dict(opaque.data) if opaque is not None and opaque.provider == PROVIDER else {}
 
 
-def _response(answer: ToolAnswer, nested_pictures: bool) -> dict[str, Any]:
+def _response(answer: ToolAnswer, of_today: bool) -> dict[str, Any]:
     # "output" and "error" are the two keys that Gemini gives a meaning to; a result that has either of its own is thus not mistaken.
     key = "output" if answer.outcome is Outcome.OK else "error"
     out: dict[str, Any] = {"id": answer.wire_id, "name": answer.name, "response": {key: answer.content}}
-    if nested_pictures and (images := [image for image in map(_media, answer.images) if image]):
+    if of_today and (images := [image for image in map(_media, answer.images) if image]):
         # Within a response there is room for the picture itself only.
         out["parts"] = [{kind: image[kind] for kind in ("inlineData", "fileData") if kind in image} for image in images]
     return out
