@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 
 from trouper.actors.draft import Draft
 from trouper.actors.ground import Outfit, WorkHost
-from trouper.actors.model_call import Failed, ModelCall
+from trouper.actors.model_call import Connecting, Failed, ModelCall
 from trouper.actors.recording import is_rehearsed, rehearse
 from trouper.actors.running import Running
 from trouper.actors.structured import mismatch
@@ -82,9 +82,10 @@ class Asking:
                 spending.release(held)
                 return EndTurn(turn, "budget", self._host.now(), spent)
         outfit = self._host.turn_outfit
-        request = self._request(outfit, turn, step_number)
+        connecting = Connecting(running, outfit.limits.deadlines)
+        request = self._request(outfit, turn, step_number, connecting)
         jitter = self._host.ground.environment.random
-        call = ModelCall(outfit.model, request, outfit.limits, jitter, self._host, bool(outfit.hooks))
+        call = ModelCall(outfit.model, request, connecting, outfit.limits, jitter, self._host, bool(outfit.hooks))
 
         def finish(finished: Draft | Failed) -> Awaitable[Command]:
             if isinstance(finished, Draft):
@@ -152,7 +153,7 @@ class Asking:
         partial = draft.partial() if draft.progressed else None
         return DeliverFault(turn, step_number, fault, self._host.now(), partial, call.usage, draft.progressed)
 
-    def _request(self, outfit: Outfit, turn: int, step_number: int) -> ModelRequest:
+    def _request(self, outfit: Outfit, turn: int, step_number: int, connecting: Connecting) -> ModelRequest:
         history = self._host.state.history
         messages: Sequence[Message] = history.messages
         if not history.ready:
@@ -169,12 +170,14 @@ class Asking:
             idle_s=outfit.limits.deadlines.idle_s,
             turn=turn,
             step=step_number,
+            connected=connecting,
         )
 
     async def summarise(self, split: int, running: Running) -> Command | None:
         """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
         turn = self._host.state.turn
         outfit = self._host.turn_outfit if turn is not None else self._host.outfit
+        connecting = Connecting(running, outfit.limits.deadlines)
         ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
         request = ModelRequest(
             messages=(*repaired(self._host.state.history.messages[:split]), ask),
@@ -184,9 +187,10 @@ class Asking:
             idle_s=outfit.limits.deadlines.idle_s,
             turn=self._host.state.turns,
             purpose="compaction",
+            connected=connecting,
         )
 
-        call = ModelCall(outfit.model, request, outfit.limits, self._host.ground.environment.random)
+        call = ModelCall(outfit.model, request, connecting, outfit.limits, self._host.ground.environment.random)
         if self._host.state.compacting is not None:
             self._summary = (self._host.state.compacting, call)
 

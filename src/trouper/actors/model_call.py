@@ -60,6 +60,24 @@ class Failed:
     fault: Fault
 
 
+class Connecting:
+    """Called by a client that has its connection: from then on it may take as long as to a first event (L12)."""
+
+    __slots__ = ("_first_event_s", "_running", "is_over", "step_end")
+
+    def __init__(self, running: Running, deadlines: Deadlines) -> None:
+        self._running = running
+        self._first_event_s = deadlines.first_event_s
+        self.step_end = math.inf
+        #: Of the attempt under way.
+        self.is_over = False
+
+    def __call__(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._running.extend(min(self._running.clock() + self._first_event_s, self.step_end))
+
+
 class ModelCall:
     """Runs one request to its end. The draft is there for the session to look at, should it interrupt."""
 
@@ -67,6 +85,7 @@ class ModelCall:
         self,
         model: Model,
         request: ModelRequest,
+        connecting: Connecting,
         limits: Limits,
         jitter: random.Random,
         host: WorkHost | None = None,
@@ -74,6 +93,7 @@ class ModelCall:
     ) -> None:
         self._model = model
         self._request = request
+        self._connecting = connecting
         self._limits = limits
         self._jitter = jitter
         #: Who hears of it while it is under way: of a step, its session; of a summary, nobody.
@@ -85,8 +105,8 @@ class ModelCall:
         self.retried = NO_USAGE
         self._noted_text = self._noted_thinking = 0
         self._noted = False
-        #: Whether the attempt under way got as far as a connection that its client told of, and as far as a stream; and its number.
-        self._connected = self._streaming = False
+        #: Whether the attempt under way got as far as a stream, and its number.
+        self._streaming = False
         self._number = 1
         #: What the attempt under way failed with, and the chances that were given once.
         self._error: ModelError | None = None
@@ -103,7 +123,7 @@ class ModelCall:
         step_s = self._limits.deadlines.step_s
         read_clock = running.clock
         now = read_clock()
-        step_end = now + step_s if step_s is not None else math.inf
+        step_end = self._connecting.step_end = now + step_s if step_s is not None else math.inf
         attempt, delay = 1, 0.0
         while True:
             with running.until(min(now + delay + self._limits.deadlines.connect_s, step_end)):
@@ -165,18 +185,13 @@ class ModelCall:
 
     async def _attempt(self, attempt: int, running: Running, step_end: float) -> Fault | None:
         """One stream, read to its end; why it failed, if it did. Running into the scope's deadline is a failure too, seen by the caller."""
-        self._streaming = self._connected = False
+        self._streaming = self._connecting.is_over = False
         self._number = attempt
         self._error = None
-
-        def connected() -> None:
-            self._connected = True
-            running.extend(min(running.clock() + self._limits.deadlines.first_event_s, step_end))
-
         try:
-            request = changed(self._request, attempt=attempt, connected=connected)
+            request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
             async with self._model.stream(request) as chunks:
-                self._streaming = True
+                self._streaming = self._connecting.is_over = True
                 try:
                     await self._read(chunks, running, step_end, self._limits.deadlines)
                 finally:
@@ -288,7 +303,7 @@ class ModelCall:
         deadlines = self._limits.deadlines
         if trio.current_time() >= step_end:
             return f"the step took longer than {deadlines.step_s} s"
-        if self._connected and not self._streaming:
+        if not self._streaming and self._connecting.is_over:
             return f"no reply for {deadlines.first_event_s} s"
         if not self._streaming:
             return f"no connection within {deadlines.connect_s} s"
