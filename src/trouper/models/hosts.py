@@ -7,10 +7,13 @@ a proxy on this very machine may have it.
 from __future__ import annotations
 
 import os
+import re
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from attrs import frozen
+
+from trouper._errors import ConfigError
 
 
 @frozen
@@ -32,10 +35,37 @@ def address_of(given: str | None, variable: str, usual: str) -> Address:
     """The address that was given; else that of the environment; else the provider's own."""
     from_environment = os.environ.get(variable, "").strip() or None
     return Address(
-        given or from_environment or usual,
+        checked_url(given or from_environment or usual),
         urlsplit(usual).hostname or "",
         given is None or given == from_environment,
     )
+
+
+def checked_url(given: object) -> str:
+    """An address that paths can be written behind, without blanks around it."""
+    url = given.strip() if isinstance(given, str) else ""
+    try:
+        parts = urlsplit(url)
+        # To ask for a port that is none raises.
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or not url.isprintable():
+        raise ConfigError(
+            f"base_url {without_userinfo(str(given))!r} is not an http(s) address; write e.g. 'https://host/path'"
+        )
+    if "?" in url or "#" in url:
+        # Without what follows: it may be a key.
+        raise ConfigError(
+            f"base_url {without_userinfo(re.split('[?#]', url)[0])!r} goes on with '?' or '#', behind which no path can stand; "
+            "leave that out, and give a key as api_key= or in headers="
+        )
+    return url
+
+
+def without_userinfo(url: str) -> str:
+    # To the last @, though it may be part of a path: rather too much hidden than a password with a slash in it shown.
+    return re.sub(r"//.*@", "//", url)
 
 
 def is_loopback(host: str) -> bool:

@@ -37,6 +37,7 @@ from trouper.models._errors import (
     RateLimited,
     ServerFault,
 )
+from trouper.models.hosts import checked_url, without_userinfo
 
 if TYPE_CHECKING:
     import httpx
@@ -126,7 +127,11 @@ class Key:
                 f"the function that gives the key of {self._provider!r} raised {failed}; call it by hand to see why",
                 provider=self._provider,
             )
-        return self._credential(answer)
+        try:
+            return self._credential(answer)
+        except ConfigError as wrong:
+            refusal = wrong.message
+        raise AuthFailed(f"{refusal}; it came from the function that was given as api_key=", provider=self._provider)
 
     def _credential(self, key: object) -> Credential:
         text = key.strip() if isinstance(key, str) else ""
@@ -160,15 +165,9 @@ class Endpoint:
         transport: httpx.AsyncBaseTransport | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(
-                f"base_url {_without_userinfo(base_url)!r} is not an http(s) address; write e.g. 'https://host/path'",
-                provider=provider,
-            )
-        self.base_url = base_url.rstrip("/")
+        self.base_url = checked_url(base_url).rstrip("/")
         self.provider = provider
-        self._headers = dict(headers or {})
+        self._headers = _checked_headers(headers)
         self._proxy = proxy
         self._transport = transport
         self._connect_timeout_s = connect_timeout_s
@@ -182,7 +181,7 @@ class Endpoint:
     @property
     def shown_url(self) -> str:
         """The address without a user name or password that may stand in it."""
-        return _without_userinfo(self.base_url)
+        return without_userinfo(self.base_url)
 
     @property
     def host(self) -> str:
@@ -320,9 +319,15 @@ def _proxied_by_environment(url: str) -> bool:
     return urlsplit(url).scheme in proxies or "all" in proxies
 
 
-def _without_userinfo(url: str) -> str:
-    # To the last @, though it may be part of a path: rather too much hidden than a password with a slash in it shown.
-    return re.sub(r"//.*@", "//", url)
+def _checked_headers(given: object) -> dict[str, str]:
+    if given is None:
+        return {}
+    headers: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else {None: None}
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            # Without the value: it may be a key.
+            raise ConfigError(f"headers= has {name!r}; write a mapping of texts, headers={{'name': 'value'}}")
+    return headers
 
 
 class ByteStream:
