@@ -138,6 +138,21 @@ def test_calls_that_nobody_signed_are_marked_as_that(model: str, marked: bool) -
         assert [{key: part[key] for key in part if key != "functionCall"} for part in parts] == [mark, {}]
 
 
+@pytest.mark.parametrize(
+    ("called", "sent"),
+    [
+        *[("", "_"), ("7up", "_7up"), ("read all!", "read_all_"), ("häh", "h_h"), ("x" * 99, "x" * 64)],
+        *[("look", "look"), ("default_api:look.at-it", "default_api:look.at-it")],
+    ],
+)
+def test_a_name_that_never_existed_is_made_fit_to_send(called: str, sent: str) -> None:
+    """L20: the model is told that there is no such tool; the provider must not refuse the whole conversation for it."""
+    call = Message("assistant", (ToolCall(CallId("c0"), called, {}),))
+    answer = Message("tool", (ToolAnswer(CallId("c0"), called, Outcome.ERROR, "There is no such tool."),))
+    _, model, user = body(HELLO, call, answer)["contents"]
+    assert model["parts"][0]["functionCall"]["name"] == user["parts"][0]["functionResponse"]["name"] == sent
+
+
 def test_system_text_tools_and_choice() -> None:
     """M7."""
     got = body(HELLO, system="Be brief.", tools=(LOOK,), tool_choice="look")

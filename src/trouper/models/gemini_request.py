@@ -43,6 +43,7 @@ _DOCUMENTS = frozenset(
     f"application/{kind}"
     for kind in ("pdf", "json", "rtf", "x-javascript", "x-python", "x-python-code", "x-typescript")
 )
+_NAME_MAX = 64
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/-]*\Z")
 
 
@@ -236,7 +237,7 @@ def _part(part: object, of_today: bool) -> dict[str, Any]:
             call = {
                 **rest.pop("functionCall", {}),
                 "id": part.wire_id,
-                "name": part.name,
+                "name": wire_name(part.name),
                 "args": _object(part.arguments),
             }
             return {**rest, "functionCall": call}
@@ -248,6 +249,12 @@ def _part(part: object, of_today: bool) -> dict[str, Any]:
             return _own(opaque)
         case _:
             return {}
+
+
+def wire_name(name: str) -> str:
+    """A called name with nothing in it that Gemini refuses: a model may have called what does not exist."""
+    clean = re.sub(r"[^A-Za-z0-9_.:-]", "_", name)
+    return (clean if re.match("[A-Za-z_]", clean) else f"_{clean}")[:_NAME_MAX]
 
 
 def _object(arguments: Json) -> Json:
@@ -265,7 +272,7 @@ def _own(opaque: Opaque | None) -> dict[str, Any]:
 def _response(answer: ToolAnswer, of_today: bool) -> dict[str, Any]:
     # "output" and "error" are the two keys that Gemini gives a meaning to; a result that has either of its own is thus not mistaken.
     key = "output" if answer.outcome is Outcome.OK else "error"
-    out: dict[str, Any] = {"id": answer.wire_id, "name": answer.name, "response": {key: answer.content}}
+    out: dict[str, Any] = {"id": answer.wire_id, "name": wire_name(answer.name), "response": {key: answer.content}}
     if of_today and (images := [image for image in map(_media, answer.images) if image]):
         # Within a response there is room for the picture itself only.
         out["parts"] = [{kind: image[kind] for kind in ("inlineData", "fileData") if kind in image} for image in images]
