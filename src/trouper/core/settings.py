@@ -102,6 +102,7 @@ class Budget:
 
     #: How long a turn waits for a tool that can go on in the background (B1). 0: not at all.
     inline_s: float = field(default=0.3, validator=_SECONDS)
+    #: As the provider counts them: one that reports none is not held by this; for such a model set `steps`.
     tokens: int | None = field(default=None, validator=_COUNT_OR_NONE)
     steps: int | None = field(default=None, validator=_COUNT_OR_NONE)
     #: 0: the model is offered no tools, a call that it makes all the same is denied, and turns of text alone go on.
@@ -178,7 +179,7 @@ class Limits:
     deadlines: Deadlines = field(factory=Deadlines, validator=_of(Deadlines))
     retry: Retry = field(factory=Retry, validator=_of(Retry))
     compaction: Compaction = field(default=DEFAULT_COMPACTION, validator=_sane_compaction)
-    #: Identical call and result this many times in a row: a warning; `loop_end` more: the turn ends (L23).
+    #: Identical call and result this many times in a row: a warning; `loop_end` more: the turn ends (L23). 0 of the first: neither; 0 of the second: it ends at once.
     loop_warn: int = field(default=3, validator=_COUNT_OR_OFF)
     loop_end: int = field(default=3, validator=_COUNT_OR_OFF)
     #: Into the model, per tool result (T9).
