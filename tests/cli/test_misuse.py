@@ -350,6 +350,20 @@ def test_doctor_takes_no_other_mistake_for_a_missing_key(
     assert done.code == 1 and "no key" not in done.out and "'ftp://key.example' is not an http(s) address" in done.out
 
 
+@pytest.mark.parametrize("address", ["http://[::1", "http://host:99999", "http://host:x", "http://:1", "host"])
+@pytest.mark.parametrize("provider", ["gemini", "openai", "anthropic"])
+def test_an_address_that_makes_no_sense_is_one_line_and_78(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch, provider: str, address: str
+) -> None:
+    for variable in ("GOOGLE_GEMINI_BASE_URL", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+        monkeypatch.setenv(variable, address)
+    for variable, *_ in KEYS.values():
+        monkeypatch.setenv(variable, "some-key")
+    done = trouper("run", "hello", "--model", f"{provider}:some-model", "--root", root)
+    assert done.code == 78 and f"base_url {address!r} is not an http(s) address" in done.err
+    one_line(done.err)
+
+
 @pytest.mark.parametrize("given", ["NaN", "[Infinity]", "1e999", "plain words"])
 def test_what_is_no_json_is_remembered_as_the_text_it_is(trouper, root: Path, given: str) -> None:
     """J5: no NaN; and nothing else in its place."""

@@ -371,6 +371,14 @@ async def test_a_redirect_is_not_followed(make: Callable[[Seen], Any], status: i
     assert KEY.encode() in seen.heads[0]
 
 
+@pytest.mark.parametrize("location", ["http://host:99999/", "//", ""])
+@pytest.mark.parametrize("make", [gemini, openai, anthropic])
+async def test_a_redirect_to_what_is_no_address_is_a_redirect(make: Callable[[Seen], Any], location: str) -> None:
+    """M1."""
+    result, _ = await asked(make, sized(b"", "307 Moved", "", f"Location: {location}"))
+    assert result.error is not None and "a redirect, which is not followed" in result.error.message
+
+
 CUT: list[tuple[Callable[[Seen], Any], bytes]] = [
     (gemini, events(candidate({"text": "half "}))),
     (openai, events(choice(content="half "))),

@@ -44,13 +44,7 @@ def address_of(given: str | None, variable: str, usual: str) -> Address:
 def checked_url(given: object) -> str:
     """An address that paths can be written behind, without blanks around it."""
     url = given.strip() if isinstance(given, str) else ""
-    try:
-        parts = urlsplit(url)
-        # To ask for a port that is none raises.
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address or not url.isprintable():
+    if not host_in(url) or urlsplit(url).scheme not in ("http", "https") or not url.isprintable():
         raise ConfigError(
             f"base_url {without_userinfo(str(given))!r} is not an http(s) address; write e.g. 'https://host/path'"
         )
@@ -66,6 +60,15 @@ def checked_url(given: object) -> str:
 def without_userinfo(url: str) -> str:
     # To the last @, though it may be part of a path: rather too much hidden than a password with a slash in it shown.
     return re.sub(r"//.*@", "//", url)
+
+
+def host_in(url: str) -> str:
+    """The host that an address names; "" for what is none, with a port that cannot be one, say."""
+    try:
+        parts = urlsplit(url)
+        return parts.hostname or "" if parts.port != 0 else ""
+    except ValueError:
+        return ""
 
 
 def is_loopback(host: str) -> bool:

@@ -37,7 +37,7 @@ from trouper.models._errors import (
     RateLimited,
     ServerFault,
 )
-from trouper.models.hosts import checked_url, without_userinfo
+from trouper.models.hosts import checked_url, host_in, without_userinfo
 
 if TYPE_CHECKING:
     import httpx
@@ -448,7 +448,7 @@ def fault_of_status(
     facts: dict[str, Any] = {"status": status, "provider": provider, "retry_after_s": retry_after_s}
     said = f"{provider} answered {status}: {message}" if message else f"{provider} answered {status}"
     if 300 <= status < 400:
-        where = urlsplit(location or "").hostname
+        where = host_in(location or "")
         return ModelFault(
             f"{said} (a redirect{f' to {where!r}' if where else ''}, which is not followed, so as not to pass the key on); "
             "set base_url to the final address",

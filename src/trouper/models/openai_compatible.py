@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from trouper._errors import ConfigError, MissingKey
 from trouper.core.messages import Json
 from trouper.models.chunk_stream import ChunkStream
-from trouper.models.hosts import Address, address_of, is_local
+from trouper.models.hosts import Address, address_of, host_in, is_local
 from trouper.models.http import CONNECT_TIMEOUT_S, Key, KeySource, key_from_environment
 from trouper.models.http_model import HttpModel, window_in
 from trouper.models.openai_errors import fault_of_reply
@@ -54,14 +54,15 @@ def window_of(model: str) -> int | None:
 
 def provider_of(base_url: str) -> str:
     """A short name for who is asked: what is opaque is returned to its own provider only, and this says who that is."""
-    parts = urlsplit(base_url)
-    host = parts.hostname or "unknown"
+    host = host_in(base_url)
+    if not host:
+        return "unknown"
     if host == "api.openai.com":
         return "openai"
     if host == "openrouter.ai" or host.endswith(".openrouter.ai"):
         return "openrouter"
     if is_local(host):
-        return "ollama" if parts.port == _OLLAMA_PORT else "local"
+        return "ollama" if urlsplit(base_url).port == _OLLAMA_PORT else "local"
     return host
 
 
