@@ -24,7 +24,7 @@ ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def started(
-    *arguments: str, closed: str = "", how: str = "trouper", **environment: str
+    *arguments: str, closed: str = "", how: str = "trouper", pass_fds: tuple[int, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """A command with some of its three streams closed, as `<&-`, `>&-` and `2>&-` do."""
     return subprocess.run(
@@ -33,6 +33,7 @@ def started(
         text=True,
         timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
+        pass_fds=pass_fds,
         env={**os.environ, **environment},
     )
 
@@ -188,6 +189,22 @@ async def test_a_program_that_is_asked_to_end_does_so_in_order_and_says_by_what(
             finally:
                 left = True
     assert left and stopped.value.code == 128 + number
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("journal", "--help"), ("sessions", "ls")])
+def test_output_that_cannot_be_written_is_told_once(filled: Path, arguments: tuple[str, ...], buffered: str) -> None:
+    """A full disk is one line and 74, a reader that has gone is 141; Python does not stumble over it once more at the end."""
+    where = {"PYTHONUNBUFFERED": buffered, "TROUPER_ROOT": str(filled)}
+    full = started(*arguments, closed="> /dev/full", **where)
+    assert (full.returncode, full.stderr.count("\n")) == (74, 1) and "No space left on device" in full.stderr
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        gone = started(*arguments, closed=f">&{write}", pass_fds=(write,), **where)
+    finally:
+        os.close(write)
+    assert (gone.returncode, gone.stderr) == (141, "")
 
 
 async def test_a_second_signal_does_not_come_down_in_the_midst_of_closing() -> None:

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +26,10 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         options.setdefault("allow_abbrev", False)
         super().__init__(*arguments, **options)
+
+    def print_help(self, file: Any = None) -> None:
+        """Unlike argparse's, it fails where there is nobody to read it, or no room."""
+        (sys.stdout if file is None else file).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")

@@ -55,11 +55,23 @@ class Stopped(Exception):
 
 def ended(command: Callable[[], int]) -> int:
     """Run a command and turn whatever it raises into a line on stderr and an exit code."""
+    code = _code_of(command)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _drop_output()  # That it cannot be written is told by now, or something worse is.
+    return code
+
+
+def _code_of(command: Callable[[], int]) -> int:
     try:
         _open_missing_streams()
         _tolerate_any_text()
         _quiet_log()
-        code = command()
+        try:
+            code = command()
+        except SystemExit as leaving:  # argparse, after --help
+            code = leaving.code if isinstance(leaving.code, int) else 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -68,8 +80,6 @@ def ended(command: Callable[[], int]) -> int:
         return INTERRUPTED
     except Stopped as stopped:
         return stopped.code
-    except SystemExit as leaving:  # argparse, after --help
-        return leaving.code if isinstance(leaving.code, int) else 0
     except (Exception, BaseExceptionGroup) as error:
         return _failed(error)
 
@@ -128,7 +138,13 @@ def say(message: str) -> None:
 
 
 def _pipe_closed() -> int:
-    """Whoever read our output has gone. What Python still holds of it must not raise again at the end."""
+    """Whoever read our output has gone."""
+    _drop_output()
+    return PIPE_CLOSED
+
+
+def _drop_output() -> None:
+    """What Python still holds of the output must not raise again at the end."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(devnull, sys.stdout.fileno())
@@ -136,7 +152,6 @@ def _pipe_closed() -> int:
         pass
     finally:
         os.close(devnull)
-    return PIPE_CLOSED
 
 
 def _open_missing_streams() -> None:
