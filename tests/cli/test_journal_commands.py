@@ -174,6 +174,12 @@ def test_a_fork_from_before_a_session_began_is_one_line_and_2_and_nothing_is_wri
     assert not (tmp_path / "fork").exists()
 
 
+def test_a_directory_without_a_name_is_not_the_one_that_we_are_in(trouper, filled: Path) -> None:
+    for command in (("journal", "replay", filled, "--fork", ""), ("journal", "repair", filled, "")):
+        done = trouper(*command)
+        assert done.code == 2 and "'' cannot be a directory" in done.err and done.err.count("\n") == 1
+
+
 def test_works_while_another_process_owns_the_root(trouper, root: Path) -> None:
     """J9: a second writer is refused with the owner's pid, readers are not."""
     log = open_log(root)

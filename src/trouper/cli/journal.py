@@ -60,7 +60,9 @@ def _parser() -> Parser:
     replay.add_argument("--session", type=text, metavar="ID", help="this session's steps or state")
     replay.add_argument("--at", type=count, metavar="SEQ", help="the state after this record, whole")
     replay.add_argument("--diff", nargs=2, type=count, metavar=("SEQ", "SEQ"), help="what changed between two records")
-    replay.add_argument("--fork", metavar="DIR", help="write the records up to --at to a new journal in DIR")
+    replay.add_argument(
+        "--fork", type=_target, metavar="DIR", help="write the records up to --at to a new journal in DIR"
+    )
     _finish(replay, _replay)
 
     page = commands.add_parser(
@@ -86,7 +88,7 @@ def _parser() -> Parser:
 
     repair = commands.add_parser("repair", help="write what is good of a damaged journal to a new one")
     repair.add_argument("directory", metavar="DIR", help="the damaged journal; it is only read")
-    repair.add_argument("target", metavar="NEW", help="where to write; must not exist")
+    repair.add_argument("target", type=_target, metavar="NEW", help="where to write; must not exist")
     add_json(repair)
     repair.set_defaults(command=_repair, root=None, profile=None)
 
@@ -94,6 +96,13 @@ def _parser() -> Parser:
     archive.add_argument("--drop", action="store_true", help="delete the records for good instead of packing them")
     _finish(archive, _archive)
     return parser
+
+
+def _target(argument: str) -> str:
+    """The type of an argument that names a directory to be made. Nothing at all would be the one that we are in."""
+    if not argument:
+        raise argparse.ArgumentTypeError("'' cannot be a directory")
+    return argument
 
 
 def _finish(parser: argparse.ArgumentParser, command: object) -> None:
