@@ -108,10 +108,12 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule()
     def find_no_place(self) -> None:
-        while (work := self.whose_turn_it_is()) is not None:
-            assert self.step(s.DeferFire(work.schedule_id, work.fire, self.clock))
-            # Nothing was done; what comes is a claim of its own.
-            self.acts.pop((work.schedule_id, work.fire), None)
+        for work in s.outstanding(self.state).values():
+            if isinstance(work, s.ActOnFire):
+                assert self.step(s.DeferFire(work.schedule_id, work.fire, self.clock))
+                self.acts.pop(
+                    (work.schedule_id, work.fire), None
+                )  # Nothing was done; what comes is a claim of its own.
 
     @rule(count=st.integers(1, 5))
     def leave_places(self, count: int) -> None:
@@ -126,18 +128,14 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(dies=st.booleans())
     def act(self, dies: bool) -> None:
-        while (work := self.whose_turn_it_is()) is not None:
-            assert work.schedule_id not in self.cancelled  # I32
-            self.acts[work.schedule_id, work.fire] += 1
-            if dies:
-                self.crash()
-                return
-            self.step(s.CompleteFire(work.schedule_id, work.fire, self.clock))
-
-    def whose_turn_it_is(self) -> s.ActOnFire | None:
-        owed = [work for work in s.outstanding(self.state).values() if isinstance(work, s.ActOnFire)]
-        assert len(owed) <= 1
-        return owed[0] if owed else None
+        for work in s.outstanding(self.state).values():
+            if isinstance(work, s.ActOnFire):
+                assert work.schedule_id not in self.cancelled  # I32
+                self.acts[work.schedule_id, work.fire] += 1
+                if dies:
+                    self.crash()
+                    return
+                self.step(s.CompleteFire(work.schedule_id, work.fire, self.clock))
 
     @rule()
     def crash(self) -> None:

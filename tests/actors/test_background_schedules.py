@@ -148,28 +148,6 @@ async def test_a_run_that_finds_no_place_waits_for_one(open_checked: Any, autoju
     assert not [each for each in events_of(journal, "ScheduleFireCompleted") if each.refusal]
 
 
-@pytest.mark.parametrize("places", [1, 5])
-async def test_fires_of_one_moment_are_acted_on_in_the_order_of_their_schedules(
-    open_checked: Any, autojump_clock: Any, places: int
-) -> None:
-    """B18, I32: whoever the scheduler lets go first; a message takes its turn between runs, and a run that has to wait keeps its own."""
-    probe = Probe()
-    model = noted()
-    async with open_checked(model, tools=[probe.slow()], limits=Limits(runs_per_session=places)) as runtime:
-        session = await runtime.session("a")
-        for seconds in (4.0, 3.0, 2.0):
-            await session.create_schedule(title="Dig", cron="0 * * * *", tool="slow", arguments={"seconds": seconds})
-        for text in ("one", "two"):
-            await session.create_schedule(title=text, cron="0 * * * *", message=text)
-        await trio.sleep(6 * HOUR + 60.0)
-        oldest_first = sorted(session.tasks(), key=lambda task: task.id)
-        assert [task.about.spec["arguments"]["seconds"] for task in oldest_first] == [4.0, 3.0, 2.0] * 6
-        for schedule in session.schedules():
-            await session.cancel_schedule(schedule.id)
-    told = "".join(request.messages[-1].text for request in model.requests)
-    assert [line for line in told.splitlines() if line in ("> one", "> two")] == ["> one", "> two"] * 6
-
-
 @pytest.mark.parametrize("limits", [Limits(runs_per_session=2), Limits(runs_per_runtime=2)], ids=["session", "runtime"])
 async def test_all_that_was_missed_is_run_as_places_come_free(
     open_checked: Any, autojump_clock: Any, journal: Any, limits: Limits
@@ -251,7 +229,7 @@ async def test_where_there_are_no_places_at_all_a_fire_is_told_as_refused(
     async with open_checked(model, tools=[Probe().slow()], limits=Limits(runs_per_session=0)) as runtime:
         session = await runtime.session("a")
         await session.create_schedule(title="Dig", at="2026-01-01T01:00:00Z", tool="slow")
-        await trio.sleep(1.1 * HOUR)
+        await trio.sleep(1.1 * HOUR + 30.0)  # Between two tries.
         await until_quiet(session)
     assert "nothing could be started" in model.requests[0].messages[-1].text
 

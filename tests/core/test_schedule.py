@@ -136,26 +136,6 @@ def test_fires_that_find_no_room_are_skipped_and_counted() -> None:
     assert isinstance(skipped, s.ScheduleFiresSkipped) and skipped.reason == "busy"
 
 
-def test_fires_take_turns_in_the_order_of_claim_due_time_and_schedule() -> None:
-    """B18: so what comes of fires of one moment does not depend on a scheduler's choice."""
-    schedules = run(
-        s.Schedules(),
-        create(number=1, missed="all"),
-        create(s.OneShot(T0 + 1.5 * HOUR), number=2),
-        create(number=3, missed="all"),
-        s.ClaimFires(at=T0 + 2 * HOUR),
-    )
-    # One that is claimed while others wait for their turn comes after them, also if it was due before.
-    schedules = run(schedules, s.DeferFire(ScheduleId("sch_3"), 1, T0 + 2 * HOUR))
-    schedules = run(schedules, s.ResumeFires(1, T0 + 2 * HOUR + 1.0))
-    turns = []
-    while owed := [work for work in s.outstanding(schedules).values() if isinstance(work, s.ActOnFire)]:
-        (work,) = owed
-        turns.append((work.schedule_id[-1], work.due - T0))
-        schedules = run(schedules, s.CompleteFire(work.schedule_id, work.fire, T0 + 3 * HOUR))
-    assert turns == [("1", HOUR), ("2", 1.5 * HOUR), ("1", 2 * HOUR), ("3", 2 * HOUR), ("3", HOUR)]
-
-
 def test_fires_that_wait_for_a_place_are_tried_again_the_longest_due_first() -> None:
     """I32: one for each place that came free, and one more after a while. A restart changes nothing about them (I17)."""
     schedules = run(s.Schedules(), create(missed="all"), s.ClaimFires(at=T0 + 3 * HOUR))

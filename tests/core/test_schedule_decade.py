@@ -66,14 +66,14 @@ class World:
             self.act(dies=self.random.random() < 0.002)
 
     def act(self, dies: bool) -> None:
-        while owed := [work for work in s.outstanding(self.schedules).values() if isinstance(work, s.ActOnFire)]:
-            (work,) = owed  # One at a time.
-            self.acted[work.schedule_id, work.fire] += 1
-            if dies:  # After the act, before its completion is on disk.
-                self.restart()
-                dies = False
-            else:
+        for work in s.outstanding(self.schedules).values():
+            if isinstance(work, s.ActOnFire):
+                self.acted[work.schedule_id, work.fire] += 1
+                if dies:  # After the act, before its completion is on disk.
+                    self.restart()
+                    return self.act(dies=False)
                 self.step(s.CompleteFire(work.schedule_id, work.fire, at=self.now))
+        return None
 
     def restart(self) -> None:
         # From the last snapshot and what came after it (I12).

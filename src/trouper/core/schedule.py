@@ -149,30 +149,20 @@ ScheduleWork: TypeAlias = AwaitDue | ActOnFire
 
 
 def outstanding(schedules: Schedules) -> dict[tuple[str, ScheduleId, float], ScheduleWork]:
-    """A timer for each schedule, and the next of the claimed fires that nobody has acted on.
-
-    One at a time, in the order in which they were claimed and due: who is first finds a place first, and what happens does not depend on whose turn it is.
-    """
+    """A timer for each schedule, and each claimed fire that has not been acted on."""
     work: dict[tuple[str, ScheduleId, float], ScheduleWork] = {}
     for schedule in schedules.active.values():
         if schedule.next_at is not None:
             work["due", schedule.id, schedule.next_at] = AwaitDue(schedule.id, schedule.next_at)
         if (retry_at := _retry_at(schedule)) is not None:
             work["due", schedule.id, retry_at] = AwaitDue(schedule.id, retry_at)
-    claimed = [
-        # By the time of the claim first: one that is being acted on keeps its turn, whatever else comes.
-        (claim.at, claim.due, schedule.id, claim.fire)
-        for schedule in schedules.active.values()
-        for claim in schedule.claims.values()
-        if claim.state is not F.WAITING
-    ]
-    if claimed:
-        at, due, schedule_id, fire = min(claimed)
-        schedule = schedules.active[schedule_id]
-        # The key has the time of the claim, and how often it has waited, so that claiming it once more is new work.
-        work[f"fire {fire} {schedule.claims[fire].waits}", schedule_id, at] = ActOnFire(
-            schedule_id, fire, due, schedule.action
-        )
+        for claim in schedule.claims.values():
+            if claim.state is F.WAITING:
+                continue
+            # The key has the time of the claim, and how often it has waited, so that claiming it once more is new work.
+            work[f"fire {claim.fire} {claim.waits}", schedule.id, claim.at] = ActOnFire(
+                schedule.id, claim.fire, claim.due, schedule.action
+            )
     return work
 
 
