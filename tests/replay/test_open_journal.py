@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,18 @@ import trio
 
 from trouper import Scripted, UsageError, open_runtime, tool
 from trouper.core.session import Phase, State
-from trouper.journal import JournalDamaged, JournalExists, JournalNotFound, open_log, repair
+from trouper.journal import (
+    JournalDamaged,
+    JournalExists,
+    JournalNotFound,
+    OsDisk,
+    RawRecord,
+    Reader,
+    open_log,
+    repair,
+)
 from trouper.models import call, reply
-from trouper.replay import ReplayGap, differences, open_journal
+from trouper.replay import Journal, ReplayGap, differences, open_journal
 from trouper.testing import check_invariants
 
 
@@ -138,10 +148,30 @@ def test_a_fork_that_fails_leaves_nothing_behind(root: Path, tmp_path: Path) -> 
     for session in (None, "one"):
         with pytest.raises(ReplayGap, match="'one' has lost the events before record 4; fork from before that record"):
             repaired.fork(repaired.last, tmp_path / "fork", session)
-    assert not (tmp_path / "fork").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["repaired", "state"]
     assert repaired.fork(3, tmp_path / "before", "one").records == 2
     assert repaired.fork(repaired.last, tmp_path / "other", "two").sessions == ("two",)
     assert not check_invariants(tmp_path / "before") and not check_invariants(tmp_path / "other")
+
+
+def test_a_fork_has_its_name_only_when_it_is_complete(root: Path, tmp_path: Path) -> None:
+    """J10: a part of one is a journal without a fault, and nobody could tell that it is not all; so a killed process must not leave one."""
+    named = []
+
+    class Watched(Reader):
+        def records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord]:
+            for record in super().records(after, stream):
+                named.append((tmp_path / "fork").exists())
+                yield record
+
+    journal = Journal(Watched(OsDisk(), str(root)))
+    last = journal.last
+    assert journal.fork(last, tmp_path / "fork").records == last
+    assert len(named) >= last and not any(named)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fork", "state"]
+    (tmp_path / "other.tmp").mkdir()
+    with pytest.raises(JournalExists, match=r"other\.tmp"):
+        journal.fork(last, tmp_path / "other")
 
 
 def test_reading_takes_no_lock_and_writes_nothing(root: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import chain
 
@@ -17,8 +17,8 @@ from trouper.core.session import State, evolve
 from trouper.core.values import changed
 from trouper.journal import Entry, JournalExists, OsDisk, Reader, Report, open_log, open_reader
 from trouper.journal import verify as verify_bytes
-from trouper.journal.files import remove_tree
-from trouper.journal.format import is_gap, stream_of
+from trouper.journal.files import put_in_place, remove_tree
+from trouper.journal.format import TEMPORARY_SUFFIX, is_gap, stream_of
 from trouper.replay.difference import Difference, differences
 
 
@@ -172,10 +172,15 @@ class Journal:
         """A new journal in `target` that holds this one's records up to `seq`, of one session or of all. Blocks.
 
         Opening a runtime on it goes on from there: a turn that was open at `seq` is closed as after a crash. The old journal is only read.
+        The new one gets its name when it is complete; until then it is `target` with `.tmp` behind it. What fails leaves neither.
         """
         place = os.path.abspath(target)
-        if os.path.lexists(place):
-            raise JournalExists(f"the target {place!r} exists already; give another, or remove it first", root=place)
+        building = place + TEMPORARY_SUFFIX
+        for taken in (place, building):
+            if os.path.lexists(taken):
+                raise JournalExists(
+                    f"the target {taken!r} exists already; give another, or remove it first", root=taken
+                )
         self._check(seq)
         if session is not None:
             self._known(session)
@@ -183,30 +188,15 @@ class Journal:
         first = next(records, None)
         if first is None:
             raise self._nothing_yet(seq, session)
-        names: dict[str, None] = {}
-        count = 0
-        fold = _Fold()
+        disk = OsDisk()
         try:
-            with closing(open_log(place)) as log:
-                for record in chain([first], records):
-                    fold.step(record)
-                    for hole in fold.holes.values():
-                        # What is behind it would be a session that nobody can open.
-                        raise ReplayGap(
-                            f"session {hole.facts['session']!r} has lost the events before record {record.seq}; "
-                            "fork from before that record, or another session by its name",
-                            **hole.facts,
-                        )
-                    # A new journal counts its epochs anew.
-                    copied = changed(record, epoch=log.epoch)
-                    log.append(Entry(copied.session, copied.id, *codec.encode(copied)))
-                    log.flush()
-                    names[record.session] = None
-                    count += 1
+            count, names = _copy(chain([first], records), building)
+            put_in_place(disk, place)
         except BaseException:
-            remove_tree(OsDisk(), place)  # Half a journal is of no use to anybody.
+            # A part of a fork looks like the whole of an earlier one.
+            remove_tree(disk, building)
             raise
-        return Forked(place, count, tuple(names))
+        return Forked(place, count, names)
 
     def _nothing_yet(self, seq: int, session: str | None) -> UsageError:
         whose = f"the journal {self.root!r}" if session is None else f"session {session!r}"
@@ -278,6 +268,30 @@ class _Fold:
             after = evolve(after, event)
         self.states[name] = after
         return Step(record, before, after)
+
+
+def _copy(records: Iterable[codec.Record], target: str) -> tuple[int, tuple[str, ...]]:
+    """How many records a new journal was given, and of which sessions."""
+    names: dict[str, None] = {}
+    count = 0
+    fold = _Fold()
+    with closing(open_log(target)) as log:
+        for record in records:
+            fold.step(record)
+            for hole in fold.holes.values():
+                # What is behind it would be a session that nobody can open.
+                raise ReplayGap(
+                    f"session {hole.facts['session']!r} has lost the events before record {record.seq}; "
+                    "fork from before that record, or another session by its name",
+                    **hole.facts,
+                )
+            # A new journal counts its epochs anew.
+            copied = changed(record, epoch=log.epoch)
+            log.append(Entry(copied.session, copied.id, *codec.encode(copied)))
+            log.flush()
+            names[record.session] = None
+            count += 1
+    return count, tuple(names)
 
 
 def _decided_otherwise(state: State, record: codec.Record) -> str | None:
