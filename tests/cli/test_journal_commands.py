@@ -194,6 +194,19 @@ def test_works_while_another_process_owns_the_root(trouper, root: Path) -> None:
         log.close()
 
 
+def test_a_writer_whose_lock_file_was_deleted_is_known_still(trouper, root: Path) -> None:
+    """J9: a second writer is refused, so nobody may be told that there is none."""
+    log = open_log(root)
+    try:
+        (root / "lock").unlink()
+        assert "another process writes" in trouper("journal", "ls", root).out
+        assert "another process has the root open" in trouper("doctor", "--root", root).out
+        assert trouper("run", "hello", "--root", root).code == 75
+    finally:
+        log.close()
+    assert "nobody writes" in trouper("journal", "ls", root).out
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_damaged_journal_is_named_with_the_remedy(trouper, damaged: Path, command: tuple[str, ...]) -> None:
     """J10: file, offset and sessions are named; never a silent skip."""

@@ -15,24 +15,25 @@ _LOCKS = Path("/proc/locks")
 def owner_of(root: Path) -> int | None:
     """The process that owns the root; None if nobody does. 0: somebody does, and nobody knows who."""
     path = root / LOCK_NAME
-    try:
-        inode = path.stat().st_ino
-    except OSError:
-        return None
-    if not _is_held(path, inode):
-        return None
+    if not _is_held(path):
+        # Somebody may have deleted the file of a process that goes on: it has locked the directory too (J9).
+        return 0 if _is_held(root) else None
     try:
         return int(json.loads(path.read_bytes())["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 
 
-def _is_held(path: Path, inode: int) -> bool:
+def _is_held(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
     try:
         lines = _LOCKS.read_text().splitlines()
     except OSError:
         return _is_held_by_trying(path)
-    device = os.stat(path).st_dev
+    device, inode = found.st_dev, found.st_ino
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
     # Overlay file systems show another device than `stat` does; the inode alone is then what there is to go by.
     return any(
