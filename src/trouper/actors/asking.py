@@ -82,7 +82,7 @@ class Asking:
                 spending.release(held)
                 return EndTurn(turn, "budget", self._host.now(), spent)
         outfit = self._host.turn_outfit
-        connecting = Connecting(running, outfit.limits.deadlines)
+        connecting = Connecting(outfit.limits.deadlines)
         request = self._request(outfit, turn, step_number, connecting)
         jitter = self._host.ground.environment.random
         call = ModelCall(outfit.model, request, connecting, outfit.limits, jitter, self._host, bool(outfit.hooks))
@@ -177,7 +177,7 @@ class Asking:
         """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
         turn = self._host.state.turn
         outfit = self._host.turn_outfit if turn is not None else self._host.outfit
-        connecting = Connecting(running, outfit.limits.deadlines)
+        connecting = Connecting(outfit.limits.deadlines)
         ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
         request = ModelRequest(
             messages=(*repaired(self._host.state.history.messages[:split]), ask),

@@ -63,19 +63,18 @@ class Failed:
 class Connecting:
     """Called by a client that has its connection: from then on it may take as long as to a first event (L12)."""
 
-    __slots__ = ("_first_event_s", "_running", "is_over", "step_end")
+    __slots__ = ("_first_event_s", "running", "step_end")
 
-    def __init__(self, running: Running, deadlines: Deadlines) -> None:
-        self._running = running
+    def __init__(self, deadlines: Deadlines) -> None:
         self._first_event_s = deadlines.first_event_s
         self.step_end = math.inf
-        #: Of the attempt under way.
-        self.is_over = False
+        #: While it connects, and no longer: whoever keeps a request would keep all that belongs to its call.
+        self.running: Running | None = None
 
     def __call__(self) -> None:
-        if not self.is_over:
-            self.is_over = True
-            self._running.extend(min(self._running.clock() + self._first_event_s, self.step_end))
+        running, self.running = self.running, None
+        if running is not None:
+            running.extend(min(running.clock() + self._first_event_s, self.step_end))
 
 
 class ModelCall:
@@ -185,13 +184,15 @@ class ModelCall:
 
     async def _attempt(self, attempt: int, running: Running, step_end: float) -> Fault | None:
         """One stream, read to its end; why it failed, if it did. Running into the scope's deadline is a failure too, seen by the caller."""
-        self._streaming = self._connecting.is_over = False
+        self._streaming = False
+        self._connecting.running = running
         self._number = attempt
         self._error = None
         try:
             request = self._request if attempt == 1 else changed(self._request, attempt=attempt)
             async with self._model.stream(request) as chunks:
-                self._streaming = self._connecting.is_over = True
+                self._streaming = True
+                self._connecting.running = None
                 try:
                     await self._read(chunks, running, step_end, self._limits.deadlines)
                 finally:
@@ -303,7 +304,7 @@ class ModelCall:
         deadlines = self._limits.deadlines
         if trio.current_time() >= step_end:
             return f"the step took longer than {deadlines.step_s} s"
-        if not self._streaming and self._connecting.is_over:
+        if not self._streaming and self._connecting.running is None:
             return f"no reply for {deadlines.first_event_s} s"
         if not self._streaming:
             return f"no connection within {deadlines.connect_s} s"
