@@ -138,6 +138,20 @@ def test_a_name_that_makes_no_sense_is_a_mistake_of_the_place_that_has_it(
     assert [tool.name for tool in found.tools_made(["add"])] == ["add"]
 
 
+def test_an_empty_name_is_a_mistake_and_not_the_simulated_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `--model "$MODEL"` in a script that has not set it. A variable of ours that is empty is not set, as is usual."""
+    monkeypatch.setenv("TROUPER_MODEL", "")
+    assert read_configuration(tmp_path).model_made().name.startswith("simulated")
+    (tmp_path / "trouper.toml").write_text("model = ''")
+    found = read_configuration(tmp_path)
+    with pytest.raises(ConfigError, match=r"line 1: there is no model ''; write gemini:NAME"):
+        found.model_made()
+    with pytest.raises(UsageError, match=r"^there is no model ''"):
+        found.model_made("")
+
+
 def test_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("GEMINI_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(variable, "a-key-for-tests")
@@ -145,7 +159,7 @@ def test_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_named("gemini:gemini-3-flash").name == "gemini:gemini-3-flash"
     assert "gpt-x" in model_named("openai:gpt-x").name
     assert "claude-x" in model_named("anthropic:claude-x").name
-    for wrong in ("llama", "openai", "anthropic:", ""):
+    for wrong in ("llama", "openai", "anthropic:", "", "simulated:fast"):
         with pytest.raises(UsageError):
             model_named(wrong)
 

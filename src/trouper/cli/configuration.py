@@ -122,11 +122,13 @@ class Configuration:
 
     def model_name(self, asked: str | None) -> str:
         """The command line goes before the environment, that before the file; without any, the simulated model serves."""
-        return asked or os.environ.get(MODEL_VARIABLE) or self.model or "simulated"
+        if asked is not None:
+            return asked  # Also an empty one, of a variable that a script has not set: nobody wants to be served by another model for that.
+        return os.environ.get(MODEL_VARIABLE) or (self.model if self.model is not None else "simulated")
 
     def model_made(self, asked: str | None = None, *, delay_s: float = 0.0) -> Model:
-        from_file = not asked and not os.environ.get(MODEL_VARIABLE)
-        with blaming(None if asked else self.source.place("model") if from_file else MODEL_VARIABLE):
+        from_file = not os.environ.get(MODEL_VARIABLE)
+        with blaming(None if asked is not None else self.source.place("model") if from_file else MODEL_VARIABLE):
             return model_named(self.model_name(asked), delay_s=delay_s)
 
     def tools_made(self, asked: Sequence[str] | None = None) -> list[Tool]:
