@@ -274,9 +274,9 @@ class Session(BackgroundSide):
         command = Close(self._now(), checks.text(reason, "the reason"))
         try:
             closed = await self._ask(command)
-        except (SessionEnded, CommandRejected):
-            if self._ref.exit is None:
-                raise  # It failed meanwhile, and goes on.
+        except CommandRejected:
+            if self._state.phase is not Phase.CLOSED:
+                raise
             await trio.lowlevel.checkpoint()
             return  # Over already.
         with trio.move_on_after(self._actor.outfit.limits.grace_s):

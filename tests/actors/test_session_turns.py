@@ -654,6 +654,16 @@ async def test_a_closed_session_is_over(autojump_clock, open_checked, journal):
     assert names(journal)[-2:] == ["TurnEnded", "SessionClosed"]
 
 
+async def test_a_close_that_was_not_recorded_is_not_told_as_one(autojump_clock, open_checked, journal):
+    """I15, J4: the next runtime would find the session open."""
+    async with open_checked(Scripted([reply("x")])) as runtime:
+        session = await runtime.session("s")
+        await session.ask("hello")
+    with pytest.raises(SessionEnded, match="its runtime is closed; open that again"):
+        await session.close()
+    assert names(journal)[-1] == "TurnEnded"
+
+
 async def test_a_closed_session_can_be_looked_at_whenever_it_is_opened(autojump_clock, open_checked):
     """I16: also while the actor that read it from the journal is on its way out."""
     async with open_checked(Scripted([reply("Here.")])) as runtime:
