@@ -783,6 +783,12 @@ def test_service_that_the_host_lacks_is_a_clear_error(need: str) -> None:
         getattr(ToolContext(), need)
 
 
+async def test_a_call_without_a_task_is_told_how_to_have_messages() -> None:
+    """T7: that it needs a 'run' was the remedy, and then that no host has such a thing."""
+    with pytest.raises(ToolDefinitionError, match=r"'call_1_1_0' .* no task .* write @tool\(background=True\)"):
+        await ToolContext().receive_message()
+
+
 def test_clock_is_handed_in() -> None:
     with pytest.raises(ToolDefinitionError, match="offers no 'clock'"):
         ToolContext().now()

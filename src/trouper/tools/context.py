@@ -473,7 +473,14 @@ class ToolContext:
 
     async def receive_message(self) -> str:
         """The next message that the model or the host has sent to this run's task."""
-        return await self._met("run", self.run).receive()
+        if self.run is None:
+            raise ToolDefinitionError(
+                f"call {self.call_id!r} of session {self.session_id!r} has no task that messages could be sent to; "
+                "write @tool(background=True): what may go on in the background has one",
+                call=self.call_id,
+                session=self.session_id,
+            )
+        return await self.run.receive()
 
     def say(self, text: str) -> bool:
         """A message from this run's task to its session. A plain call; false if nobody could take it."""
