@@ -184,6 +184,55 @@ async def test_another_threads_loop_is_told_how_to_call_and_disturbs_nobody(runt
     assert [info.id for info in runtime.sessions()] == ["s"]
 
 
+def test_the_loop_that_trio_is_a_guest_of_is_told_so_and_what_the_remedy_says_works() -> None:
+    """I23: both loops are in one thread, and trio seems to run where only its host does."""
+    refused: dict[str, BaseException] = {}
+    texts: list[str] = []
+
+    async def guest(ready: Callable[[Any], None]) -> None:
+        model = Scripted([reply("hello")], exhausted="repeat")
+        async with (
+            open_runtime(model=model, tools=[dig], durability="memory") as runtime,
+            trio.open_nursery() as nursery,
+        ):
+            session = await runtime.session("s")
+            done = trio.Event()
+
+            async def answer() -> None:
+                texts.append((await session.ask("still there?")).text)
+                done.set()
+
+            token = trio.lowlevel.current_trio_token()
+            ready((runtime, session, lambda: token.run_sync_soon(nursery.start_soon, answer)))
+            await done.wait()
+
+    async def host() -> None:
+        loop = asyncio.get_running_loop()
+        opened, ended = loop.create_future(), loop.create_future()
+        trio.lowlevel.start_guest_run(
+            guest, opened.set_result, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=ended.set_result
+        )
+        runtime, session, remedy = await opened
+        for name, use in {**USES, "open_runtime": _opens_another}.items():
+            try:
+                await use(runtime, session)
+            except Exception as error:
+                refused[name] = error
+        remedy()
+        (await ended).unwrap()
+
+    asyncio.run(host())
+    assert {name: type(error) for name, error in refused.items() if not isinstance(error, UsageError)} == {}
+    assert len(refused) == len(USES) + 1
+    assert "token.run_sync_soon(nursery.start_soon, " in str(refused["ask"])
+    assert texts == ["hello"]
+
+
+async def _opens_another(runtime: Runtime, session: Session) -> None:
+    async with open_runtime(durability="memory"):
+        raise AssertionError("it must not be opened here")
+
+
 async def test_a_turn_that_is_read_in_another_threads_loop_says_so_and_goes_on_in_its_own(runtime: Runtime) -> None:
     """I23: woken by a session of another loop, its reader would never be heard of again."""
     session = await runtime.session("s")

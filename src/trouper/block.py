@@ -33,7 +33,7 @@ class Block(AbstractAsyncContextManager[T_co], Generic[T_co]):
     async def __aenter__(self) -> T_co:
         if self._entered:
             raise BlockMisused(f"this block was entered before, and works once; write `{self._example}` again")
-        if not trio.lowlevel.in_trio_run():
+        if not trio.lowlevel.in_trio_task():  # Where trio is the guest of another loop, it runs, and does not run this.
             raise UsageError(
                 "Trouper runs on trio, and no trio loop runs here; start the program with trio.run(main), not with asyncio.run() "
                 "(design/guides/migration.md says more)"

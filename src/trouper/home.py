@@ -10,6 +10,11 @@ _REMEDY = (
     "from a thread, call it with trio.from_thread.run(session.ask, text, trio_token=token), where token is "
     "trio.lowlevel.current_trio_token() of the loop that has the runtime; or open one runtime per trio.run()"
 )
+#: In trio's guest mode the host's loop runs in the same thread: whoever waits there for trio would wait for ever.
+_REMEDY_OF_GUESTS = (
+    "have a task of trio's do it: token.run_sync_soon(nursery.start_soon, function), where nursery and token, "
+    "trio.lowlevel.current_trio_token(), are those of the loop that has the runtime"
+)
 
 
 class WrongLoop(UsageError):
@@ -32,3 +37,5 @@ class Home:
             raise WrongLoop(f"no trio loop runs here, and this belongs to one; {_REMEDY}") from None
         if here is not self._token:
             raise WrongLoop(f"this belongs to a runtime in another trio loop; {_REMEDY}")
+        if not trio.lowlevel.in_trio_task():
+            raise WrongLoop(f"this is the loop that trio is a guest of, and no task of trio's; {_REMEDY_OF_GUESTS}")
