@@ -366,20 +366,20 @@ def dumps(value: Any, *, exact: bool = False) -> bytes:
             raise Inexact from None
         return json.dumps(_sanitised(value), separators=(",", ":"), allow_nan=False).encode("ascii")
     # The writer makes null of a number that is none, without a word.
-    if exact and data.find(b"null") >= 0 and _has_no_number(value):
+    if exact and data.find(b"null") >= 0 and has_no_number(value):
         raise Inexact
     return data if data.isascii() else _NOT_ASCII.sub(_escaped, data.decode()).encode("ascii")
 
 
-def _has_no_number(value: Any) -> bool:
+def has_no_number(value: Any) -> bool:
     """Whether NaN or an infinity is in there."""
     match value:
         case float():
             return not math.isfinite(value)
         case Mapping():
-            return any(map(_has_no_number, value.values()))
+            return any(map(has_no_number, value.values()))
         case list() | tuple():
-            return any(map(_has_no_number, value))
+            return any(map(has_no_number, value))
         case _:
             return False
 

@@ -95,6 +95,20 @@ async def test_rewrite_is_validated_again() -> None:
         deploy.prepare(verdict.rewritten)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), [-float("inf")]])
+async def test_rewrite_to_what_is_no_number_denies(number: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """T5: as null it was dropped, and the tool ran with its default."""
+
+    @tool
+    async def pay(amount: float = 100.0) -> float:
+        """Pay."""
+        return amount
+
+    verdict = await answering(Rewrite({"amount": number})).ask_before_tool("s", pay, {"amount": 5.0})
+    assert verdict.denied is not None and verdict.rewritten is None
+    assert "give a finite number" in caplog.text
+
+
 async def test_before_hook_that_raises_denies_without_telling_why(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(call: BeforeTool) -> None:
         raise RuntimeError("password is hunter2")

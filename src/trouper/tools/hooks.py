@@ -194,6 +194,11 @@ class Hooks:
             with trio.fail_after(self.timeout_s):
                 answer: object = await _answer(hook, event)
             if isinstance(answer, Rewrite):
+                if codec.has_no_number(answer.arguments):
+                    # It would become null, and null the tool's own default: a value that no hook has chosen.
+                    raise ValueError(
+                        "a rewrite holds NaN or an infinity, which JSON does not have; give a finite number"
+                    )
                 # As the journal will hold them: a host may have put anything into them.
                 answer = Rewrite(codec.loads(codec.dumps(answer.arguments)))
         except BaseException as raised:
