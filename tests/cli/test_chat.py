@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trouper import open_runtime
+from trouper import open_runtime, tool
 from trouper.cli.chat import Chat
 from trouper.cli.chat_input import typed_lines
 from trouper.cli.chat_screen import PlainScreen
@@ -21,7 +21,7 @@ from trouper.cli.endings import Stopped
 from trouper.cli.hosting import Hosted, ended_by_signals
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.terminal import Terminal
-from trouper.models import Simulated
+from trouper.models import Scripted, Simulated, call, reply
 
 
 class Page(Terminal):
@@ -132,3 +132,70 @@ async def test_a_chat_whose_session_is_closed_meanwhile_ends_with_its_lines(tmp_
         with trio.fail_after(30):
             assert await chat.run(lines(), steer=False) == 0
     assert "You said: hello" in page.stream.getvalue() and "'main' is closed" in page.stream.getvalue()
+
+
+@tool(policy="requires_approval")
+async def run_it(argv: list[str], directory: str = ".") -> str:
+    """Run a program."""
+    return " ".join(argv)
+
+
+class Approving(PlainScreen):
+    """Somebody who types /approve as soon as they are asked."""
+
+    def __init__(self, page: Page) -> None:
+        super().__init__(page)
+        self.asked = trio.Event()
+
+    def say(self, text: str, *styles: str) -> None:
+        super().say(text, *styles)
+        if "/approve" in text:
+            self.asked.set()
+
+    async def lines(self) -> AsyncIterator[str]:
+        yield "go"
+        await self.asked.wait()
+        yield "/approve"
+
+
+@pytest.mark.parametrize(
+    ("last", "shown"),
+    [
+        ("~ #\recho harmless", r'"~ #\recho harmless"'),
+        ("x" * 200 + "; evil", '"' + "x" * 200 + '; evil"'),
+        ("gnp.\u202eexe", r'"gnp.\u202eexe"'),
+        ("http://a/b?c=$(evil)", '"http://a/b?c=$(evil)"'),
+    ],
+    ids=["written over", "long", "turned around", "a query"],
+)
+async def test_who_is_to_approve_a_call_sees_all_that_will_run(tmp_path: Path, last: str, shown: str) -> None:
+    """T4, security, tool results: an approval binds to the exact arguments, so these are what is shown; not the one line for those who watch."""
+    model, page, editor = (
+        Scripted([reply(call("run_it", argv=["rm", "-rf", last])), reply("Done.")]),
+        Page(),
+        LineEditor(),
+    )
+    async with open_runtime(durability="memory", model=model, tools=[run_it]) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [run_it])
+        screen = Approving(page)
+        chat = Chat(hosted, await runtime.session("main"), screen, editor)
+        with trio.fail_after(30):
+            await chat.run(screen.lines(), steer=True)
+    (asked,) = [line for line in page.stream.getvalue().splitlines() if "/approve" in line and "?" in line]
+    assert asked.startswith(f'  ? run_it {{"argv":["rm","-rf",{shown}]}}: /approve call_1_1_0')
+
+
+async def test_who_cannot_see_all_that_will_run_is_told_so(tmp_path: Path) -> None:
+    """T4: a flood of arguments would push its own beginning out of sight."""
+    flood = "echo " + "x" * 50_000 + " end"
+    model, page, editor = Scripted([reply(call("run_it", argv=[flood])), reply("Done.")]), Page(), LineEditor()
+    async with open_runtime(durability="memory", model=model, tools=[run_it]) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [run_it])
+        screen = Approving(page)
+        chat = Chat(hosted, await runtime.session("main"), screen, editor)
+        with trio.fail_after(30):
+            await chat.run(screen.lines(), steer=True)
+    said = page.stream.getvalue()
+    asked = said[said.index("? run_it") : said.index("/approve call")]
+    assert len(asked) < 5_000 and asked.startswith('? run_it {"argv":["echo xxx') and 'x end"]}' in asked
+    assert asked.count("characters are not shown; `trouper approvals` has all of them") == 2

@@ -84,7 +84,7 @@ def test_a_call_is_approved_or_denied_from_outside(trouper, owner: tuple[AtTermi
     terminal, root = owner
     assert trouper("approvals", "--json", "--root", root).out == ""
     terminal.line("run sell what=cow")
-    terminal.wait_for("? Sell: cow: /approve")
+    terminal.wait_for('? sell {"what":"cow"}: /approve')
     (row,) = map(json.loads, trouper("approvals", "--json", "--root", root).out.splitlines())
     assert (row["session"], row["tool"], row["arguments"]) == ("main", "sell", {"what": "cow"})
     cow = row["call"]
@@ -97,7 +97,7 @@ def test_a_call_is_approved_or_denied_from_outside(trouper, owner: tuple[AtTermi
     late = ask_owner(root, {"do": "approve", "session": "main", "id": cow})
     assert late is not None and late["ok"] is False and late["exit_code"] == 2
     terminal.line("run sell what=barn")
-    terminal.wait_for("? Sell: barn: /approve")
+    terminal.wait_for('? sell {"what":"barn"}: /approve')
     (row,) = map(json.loads, trouper("approvals", "--json", "--root", root).out.splitlines())
     denied = trouper("approvals", "deny", row["call"], "--reason", "We need it.", "--session", "main", "--root", root)
     assert denied.code == 0

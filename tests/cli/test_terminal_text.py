@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trouper.cli.terminal import Terminal, clean, clean_line, plural, size_of
+from trouper.cli.terminal import Terminal, clean, clean_line, in_full, plural, size_of
 
 ATTACKS = {
     "\x1b[31mred\x1b[0m": "red",
@@ -49,6 +50,32 @@ def test_tables_line_up_and_colours_stay_out_of_pipes() -> None:
     out.table(("NAME", "N", "ABOUT"), [("a", 1, "x\x1b[31m"), ("long name", 22, "y")])
     assert out.style("x", "red") == "x"
     assert stream.getvalue() == "NAME       N   ABOUT\na          1   x\nlong name  22  y\n"
+
+
+def test_what_somebody_answers_for_is_shown_in_full() -> None:
+    """T4, security, tool results: every character stands there, as itself or as its code, on one line; in a table, too."""
+    tricks = {
+        "rm -rf ~ #\recho harmless": '"rm -rf ~ #\\recho harmless"',
+        "a\n  ? b": '"a\\n  ? b"',
+        "gnp.\u202eexe": '"gnp.\\u202eexe"',
+        "a\u200bb\u3164c\ufe0fd": '"a\\u200bb\\u3164c\\ufe0fd"',
+        "\x1b[2J\x9b1m": '"\\u001b[2J\\u009b1m"',
+        "\U000e0041": '"\\udb40\\udc41"',
+        "Köln  東京": '"Köln  東京"',
+    }
+    for said, shown in tricks.items():
+        assert in_full(said) == shown
+    assert in_full({"argv": ["rm", "-rf"], "in": None}) == '{"argv":["rm","-rf"],"in":null}'
+    stream = io.StringIO()
+    Terminal(stream).table(("A", "B"), [("x", in_full("two  blanks" + "y" * 300))], cut=False)
+    assert stream.getvalue() == f'A  B\nx  "two  blanks{"y" * 300}"\n'
+
+
+@given(st.text())
+def test_nothing_that_is_shown_in_full_is_lost_or_drives_a_terminal(said: str) -> None:
+    shown = in_full(said)
+    assert shown.isprintable() and clean(shown) == shown
+    assert json.loads(shown) == said
 
 
 def test_small_words() -> None:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
-from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, carry_out, finish, root_of, text
 from trouper.cli.changing import change
-from trouper.cli.terminal import Terminal, clean_line, when
+from trouper.cli.terminal import Terminal, clean_line, in_full, when
 from trouper.cli.views import View, open_view
 from trouper.core.calls import Call
 
@@ -88,11 +87,11 @@ def _ls(options: argparse.Namespace) -> int:
             each.session,
             when(each.expires_at),
             each.call.request.name,
-            clean_line(codec.dumps(each.call.request.arguments).decode(), 200),
+            in_full(each.call.request.arguments),
         )
         for each in found
     ]
-    out.table(("CALL", "SESSION", "LAPSES", "TOOL", "ARGUMENTS"), rows)
+    out.table(("CALL", "SESSION", "LAPSES", "TOOL", "ARGUMENTS"), rows, cut=False)
     return 0
 
 

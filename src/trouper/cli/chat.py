@@ -124,6 +124,11 @@ class Chat:
         await self.runtime.session(self.session.id, model=model)
         self.model = model
 
+    def shown_approvals(self) -> list[str]:
+        """The calls that wait for an approval, as far as the user could see them."""
+        waiting = self.session.approvals
+        return [call for call, _ in self._watch.state.approvals if call in waiting]
+
     async def _line(self, line: str, *, steer: bool) -> None:
         if not line.strip():
             return

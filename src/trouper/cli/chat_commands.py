@@ -97,7 +97,8 @@ async def _tools(chat: Chat, rest: str) -> None:
 async def _approve(chat: Chat, rest: str) -> None:
     words = rest.split()
     always = "always" in words
-    calls = [word for word in words if word != "always"] or list(chat.session.approvals)
+    # Those that were shown: what has come up since, nobody has looked at.
+    calls = [word for word in words if word != "always"] or chat.shown_approvals()
     if not calls:
         raise UsageError("no call waits for an approval")
     for call in calls:

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from trouper.cli.chat_screen import Screen
-from trouper.cli.terminal import clean_line, plural
+from trouper.cli.terminal import clean_line, in_full, plural
 from trouper.core.calls import CallPhase
 from trouper.core.events import (
     ApprovalRequested,
@@ -31,6 +31,8 @@ from trouper.tools.contract import Tool
 from trouper.tools.narration import narration
 
 _QUIET = frozenset({"end_turn", "stop_sequence"})
+#: Of the arguments of a call that waits for an approval: more would push their beginning out of sight.
+_APPROVAL_CHARS_MAX = 4_000
 
 
 class Watch:
@@ -97,17 +99,31 @@ class Watch:
             case CallEnded():
                 self._tell_end(event)
             case ApprovalRequested(call=call):
-                screen.say(f"  ? {self._line(call, 'started')}: /approve {call} [always], or /deny {call}", "yellow")
+                self._ask_approval(call)
             case QuestionAsked(texts=texts):
                 for text in texts:
                     screen.say(f"  ? {clean_line(text, 300)}", "yellow")
                 screen.say("  /answer TEXT, or /answer alone to decline", "yellow")
             case CaughtUp():
                 screen.say("  (some live text was missed; the journal has it)", "dim")
+                for call, _ in self.state.approvals:
+                    self._ask_approval(call)
             case TurnEnded():
                 self._tell_turn(event)
             case _:
                 self._tell_rest(event)
+
+    def _ask_approval(self, id: str) -> None:
+        """Who approves a call answers for all of its arguments; the line for those who watch has one of them, and not the whole of it."""
+        calls = self.state.turn.calls if self.state.turn is not None else ()
+        call = next(call for call in calls if call.id == id)
+        shown = in_full(call.request.arguments)
+        missing = len(shown) - _APPROVAL_CHARS_MAX
+        if missing > 0:
+            half = _APPROVAL_CHARS_MAX // 2
+            note = f"[... {missing} characters are not shown; `trouper approvals` has all of them ...]"
+            shown = f"{shown[:half]}\n{note}\n{shown[-half:]}\n{note}\n "
+        self._screen.say(f"  ? {call.request.name} {shown}: /approve {id} [always], or /deny {id}", "yellow")
 
     def _tell_end(self, event: CallEnded) -> None:
         screen, call = self._screen, event.call

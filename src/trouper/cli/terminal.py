@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from typing import Any, TextIO
 MESSAGE_CHARS_MAX = 2_000
 # Characters that turn the direction of what follows, or that nobody can see: a line could read as something else than it says.
 _HIDDEN = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
+# Letters and marks that nobody can see: fillers, joiners, selectors, an empty pattern of dots.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0").union(map(chr, range(0xFE00, 0xFE10)))
 _STYLES = {
     "dim": "2",
     "bold": "1",
@@ -55,6 +58,12 @@ def clean_message(text: str) -> str:
     return line if len(line) <= MESSAGE_CHARS_MAX else f"{line[:half]} … {line[-half:]}"
 
 
+def in_full(value: Any) -> str:
+    """A JSON value on one line, for somebody who has to answer for it: nothing is left out, and what would not show, or turn the line around, stands there as its code."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return "".join(each if each.isprintable() and each not in _BLANK else json.dumps(each)[1:-1] for each in text)
+
+
 class Terminal:
     """Standard output. `colour` is on only where a person looks at it."""
 
@@ -89,16 +98,20 @@ class Terminal:
         self.stream.write(codec.dumps(value).decode("ascii") + "\n")
         self.stream.flush()
 
-    def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Columns as wide as they need to be; the last one takes what is left of the line."""
-        cells = [[clean_line(str(cell)) for cell in row] for row in rows]
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = True) -> None:
+        """Columns as wide as they need to be; the last one takes what is left of the line. `cut=False`: as much as it needs, just as it is given, for `in_full`."""
+        cells = [[clean_line(str(cell)) for cell in row[:-1]] + [_last(str(row[-1]), cut)] for row in rows]
         widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]
         room = self.width - sum(widths[:-1]) - 2 * (len(widths) - 1)
         for number, row in enumerate([list(headings), *cells]):
-            last = row[-1] if len(row[-1]) <= max(room, 20) else f"{row[-1][: max(room, 20) - 1]}…"
+            last = row[-1] if not cut or len(row[-1]) <= max(room, 20) else f"{row[-1][: max(room, 20) - 1]}…"
             padded = [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)), last]
             text = "  ".join(padded).rstrip()
             self.line(self.style(text, "dim") if number == 0 else text)
+
+
+def _last(cell: str, cut: bool) -> str:
+    return clean_line(cell) if cut else cell
 
 
 def when(at: float | None) -> str:
