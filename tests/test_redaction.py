@@ -14,10 +14,13 @@ import trio
 from trouper import Media, Scripted, ToolContext, ToolError, open_runtime, redaction, tool
 from trouper.actors import session as session_actor
 from trouper.core.messages import Thinking
+from trouper.core.task_record import DETAIL_MAX_CHARS
+from trouper.core.task_text import SUMMARY_MAX_CHARS
 from trouper.events import ToolOutput, ToolProgress, ToolStatus
 from trouper.models.scripted import call, reply, think
 from trouper.redaction import Redactor
 from trouper.testing import check_invariants
+from trouper.tools.hooks import BeforeTool, Hooks, Rewrite
 
 SECRET = 'hunter2-"quoted"-\u00e9-secret'
 JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
@@ -363,7 +366,9 @@ async def test_what_a_tool_says_while_it_runs_is_seen_without_its_secrets(tmp_pa
         await context.secrets.set("token", SECRET)
         context.status(f"asking with {SECRET}")
         context.report_progress(1, 2, "calls", f"with {SECRET}")
+        context.report_progress(2, 2, SECRET, "in the unit")
         context.output("stdout", f"> token: {SECRET}\n")
+        context.output(SECRET, "in the name of the stream")
         return "done"
 
     model = Scripted([reply(call("betray")), reply("ok")])
@@ -372,7 +377,7 @@ async def test_what_a_tool_says_while_it_runs_is_seen_without_its_secrets(tmp_pa
             seen = [event async for event in turn]
         assert check_invariants(runtime._log, secrets=[SECRET]) == []
     said = [event for event in seen if isinstance(event, ToolStatus | ToolProgress | ToolOutput)]
-    assert [type(event).__name__ for event in said] == ["ToolStatus", "ToolProgress", "ToolOutput"]
+    assert [type(event).__name__ for event in said] == ["ToolStatus", *["ToolProgress"] * 2, *["ToolOutput"] * 2]
     assert all("[redacted]" in repr(event) for event in said)
     assert SECRET not in repr(seen)
 
@@ -395,6 +400,47 @@ async def test_a_secret_at_the_cut_of_a_long_result_leaves_no_half(tmp_path) -> 
         path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "secrets" not in path.parts
     )
     assert b"ZqZqZq" not in written
+
+
+async def test_a_secret_at_the_cut_of_what_the_model_is_told_leaves_no_half(
+    tmp_path: Path, autojump_clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I36, L19, B9: of arguments that do not fit, of a tool that is not there, of what a run says and how it ended only the beginning is told."""
+    secret = "Zq" * 30
+    monkeypatch.setenv("TROUPER_API_KEY", secret)
+
+    @tool
+    async def count(n: int) -> int:
+        """Counts."""
+        return n
+
+    @tool(background=True, budget_s=0.0)
+    async def work(before: int, context: ToolContext) -> str:
+        """Works."""
+        context.status("x" * before + secret)
+        await trio.sleep(1)
+        context.report_progress(label="x" * before + secret)
+        await trio.sleep(1)
+        return "x" * before + secret
+
+    def rewriting(before: BeforeTool) -> Rewrite | None:
+        return Rewrite({"n": "y" * 50 + secret}) if before.arguments.get("n") == 7 else None
+
+    said = ["x" * before + secret for before in range(0, 130, 20)]
+    wrong = [call("count", n=each) for each in said] + [call("count", **{each: 1}) for each in said]
+    working = [call("work", before=limit - 30) for limit in (DETAIL_MAX_CHARS, SUMMARY_MAX_CHARS)]
+    model = Scripted([reply(*wrong, *map(call, said), call("count", n=7), *working), reply("ok")], exhausted="repeat")
+    async with open_runtime(
+        tmp_path, model=model, tools=[count, work], hooks=[Hooks(before_tool=rewriting)], durability="write"
+    ) as runtime:
+        session = await runtime.session("s")
+        await session.ask("go")
+        await trio.sleep(60)
+        assert [task.state.value for task in runtime.tasks()] == ["succeeded"] * 2
+        assert "ZqZqZq" not in repr(session.state)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
+    assert b"ZqZqZq" not in written
+    assert check_invariants(tmp_path) == []
 
 
 async def test_what_an_earlier_process_stored_is_cut_out_before_anybody_uses_it(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from trouper.actors.preparing import Preparer
 from trouper.actors.running import Running
 from trouper.actors.runs import RunGround, RunHost
 from trouper.core.commands import Command
-from trouper.core.messages import Fault, ToolSpec
+from trouper.core.messages import Fault, Json, ToolSpec
 from trouper.core.notification import NotificationLimits
 from trouper.core.outstanding import Work
 from trouper.core.schedule import ScheduleLimits
@@ -159,6 +159,7 @@ class WorkHost(RunHost, Protocol):
     def owner(self) -> Owner: ...
     @property
     def is_watched(self) -> bool: ...
+    def redact_value(self, value: Json) -> Json: ...
     @property
     def notification_holds(self) -> Holds: ...
     def task_limits(self) -> TaskLimits: ...

@@ -17,8 +17,8 @@ from trouper.core.session import State
 from trouper.core.settings import Budget, Limits
 from trouper.core.values import changed
 from trouper.foreign import from_outside
-from trouper.tools.arguments import Parsed, parse_arguments
-from trouper.tools.contract import Tool
+from trouper.tools.arguments import Parsed, guarded, parse_arguments
+from trouper.tools.contract import Prepared, Tool
 from trouper.tools.errors import InvalidArguments, ToolError
 from trouper.tools.hooks import Hooks
 from trouper.tools.policy import Rule, explain_policy
@@ -48,6 +48,9 @@ class Caller(Protocol):
     @property
     def is_watched(self) -> bool:
         """Whether somebody watches who could approve; silence is never approval."""
+
+    def redact_text(self, text: str) -> str: ...
+    def redact_value(self, value: Json) -> Json: ...
 
 
 class Preparer:
@@ -92,14 +95,14 @@ class Preparer:
             parsed = _parsed(call)
         except InvalidArguments as error:
             told = BROKE_OFF if may_break_off else str(error)
-            return {}, _refused(told if tool is not None else self.registry.unknown(call.name))
+            return {}, _refused(told if tool is not None else self._unknown(call, caller))
         shown, notes = _shown(parsed), parsed.notes
         if tool is None:
-            return shown, _refused(self.registry.unknown(call.name), notes=notes)
+            return shown, _refused(self._unknown(call, caller), notes=notes)
         if may_break_off and (parsed.cut_short or not "".join(call.buffer).strip()):
             return shown, _refused(BROKE_OFF, notes=notes)
         try:
-            prepared = tool.fit(parsed)
+            prepared = _fitted(tool, parsed, caller)
         except InvalidArguments as error:
             return shown, _refused(str(error), notes=notes)
         except BaseException as raised:
@@ -111,7 +114,7 @@ class Preparer:
                 return arguments, _refused(verdict.denied, Outcome.DENIED, notes)
             if verdict.rewritten is not None:
                 try:
-                    prepared = tool.prepare(verdict.rewritten)
+                    prepared = _fitted(tool, guarded(verdict.rewritten), caller)
                 except InvalidArguments as error:
                     return arguments, _refused(
                         f"A hook rewrote the arguments and made them invalid: {error}", Outcome.DENIED, notes
@@ -120,6 +123,9 @@ class Preparer:
                     return arguments, _broken(tool, notes, raised)
                 arguments, notes = prepared.arguments, (*notes, "rewritten by a hook", *prepared.notes)
         return arguments, self._by_policy(tool, arguments, notes, caller)
+
+    def _unknown(self, call: OpenCall, caller: Caller) -> str:
+        return self.registry.unknown(caller.redact_text(call.name))
 
     def is_denied(self, tool: Tool, arguments: Json) -> bool:
         """Whether the policy of today would refuse what an earlier process was allowed to begin. What somebody approved then is approved still."""
@@ -160,6 +166,15 @@ class Preparer:
 
 def _parsed(call: OpenCall) -> Parsed:
     return parse_arguments("".join(call.buffer) if call.arguments is None else call.arguments)
+
+
+def _fitted(tool: Tool, parsed: Parsed, caller: Caller) -> Prepared:
+    """The arguments as the tool takes them. Of those that it does not take, the model is told how they begin; so the secrets are cut out first, as
+    they are from what is recorded: half a secret would not be known as one (I36)."""
+    try:
+        return tool.fit(parsed)
+    except InvalidArguments:
+        return tool.fit(changed(parsed, value=caller.redact_value(parsed.value)))
 
 
 def _shown(parsed: Parsed) -> Json:

@@ -118,13 +118,17 @@ class Run:
         if current is not None and math.isfinite(current):
             self._progress = Progress(current, total, unit or None, label or None)
         elif label:
-            self._detail = label[:DETAIL_MAX_CHARS]
+            self._detail = self._brief(label)
         self._home.said()
 
     def status(self, text: str) -> None:
         self._live.status(text)
-        self._detail = text[:DETAIL_MAX_CHARS]
+        self._detail = self._brief(text)
         self._home.said()
+
+    def _brief(self, text: str) -> str:
+        # Cut after redaction: half a secret would not be known as one.
+        return text if len(text) <= DETAIL_MAX_CHARS else self._home.redact_text(text)[:DETAIL_MAX_CHARS]
 
     def output(self, stream: str, delta: str) -> None:
         if not delta:

@@ -241,7 +241,8 @@ class Runs:
             found,
             attempt,
             ended.outcome,
-            ended.content,
+            # Summed up after redaction: half a secret would not be known as one.
+            self._host.run_ground.redact.value(ended.content),
             at=self._host.now(),
             saved=saved,
             internal=ended.internal,

@@ -616,6 +616,9 @@ class SessionActor:
     def redact_text(self, text: str) -> str:
         return self.ground.redact.text(text)
 
+    def redact_value(self, value: Json) -> Json:
+        return self.ground.redact.value(value)
+
     async def _keep_output(self, path: str, text: str) -> str | None:
         if self._ahead is not None:
             # Of a call that nobody could notice, a file is what can be.

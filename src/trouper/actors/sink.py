@@ -16,11 +16,11 @@ class LiveSink:
     redact: Callable[[str], str]
 
     def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None:
-        self.publish(ToolProgress(self.call, current, total, unit, self.redact(label)))
+        self.publish(ToolProgress(self.call, current, total, self.redact(unit), self.redact(label)))
 
     def status(self, text: str) -> None:
         self.publish(ToolStatus(self.call, self.redact(text)))
 
     def output(self, stream: str, delta: str) -> None:
         # Piece by piece: who watches does not wait for the rest of a word. One that comes in halves is only cut out of the record.
-        self.publish(ToolOutput(self.call, stream, self.redact(delta)))
+        self.publish(ToolOutput(self.call, self.redact(stream), self.redact(delta)))
