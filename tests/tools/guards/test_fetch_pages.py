@@ -55,7 +55,10 @@ async def test_redirects_are_followed_by_hand_and_remembered() -> None:
 
 @pytest.mark.parametrize(
     "location",
-    ["file:///etc/passwd", "http://127.0.0.2/", "//127.0.0.3/", "http://u@public.example/", "http://0x7f.1/"],
+    [
+        *("file:///etc/passwd", "http://127.0.0.2/", "//127.0.0.3/", "http://u@public.example/", "http://0x7f.1/"),
+        *("http://[::1", "//[", "http://[x]/", "http://public.example]/", "http://\u2100.example/"),
+    ],
 )
 async def test_redirect_is_checked_like_a_first_address(location: str) -> None:
     with pytest.raises(AddressRefused):

@@ -104,7 +104,14 @@ async def _follow(
             raise FetchFailed(
                 f"{_shown(passed[0])} redirects more than {limits.redirects_max} times; ask for its final address"
             )
-        url = urljoin(target.url, answer)
+        url = _redirected(target.url, answer)
+
+
+def _redirected(base: str, location: str) -> str:
+    try:
+        return urljoin(base, location)
+    except ValueError:
+        return location  # No address in any reading; `parse_url` finds the words.
 
 
 async def _request(
