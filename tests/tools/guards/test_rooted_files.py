@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,63 @@ def test_root_that_is_a_file_is_the_operators_to_mend(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     with pytest.raises(ConfigError, match="name a real directory"):
         at(tmp_path).write("a", b"x")
+
+
+def test_nothing_is_moved_to_where_it_is_no_longer_counted(tmp_path: Path) -> None:
+    """T17: two deep trees, one put below the other, would hide what is at the bottom from the quota, and from delete_file."""
+    files = at(tmp_path)
+    files.write("a/" * 40 + "big", b"x" * 100)
+    files.write("b/" * 40 + "small", b"")
+    before = files.usage()
+    with pytest.raises(FileRefused, match="81 levels deep"):
+        files.rename("a", "b/" * 40 + "a")
+    assert files.usage() == before
+    files.rename("a", "b/" * 23 + "a")
+    assert files.usage().bytes == 100
+    assert files.delete("b", recursive=True) == before.entries
+
+
+@pytest.fixture
+def users_own() -> Iterator[Path]:
+    """A directory of somebody whom modes bind, which they do not root."""
+    with tempfile.TemporaryDirectory() as place:
+        if os.geteuid() != 0:
+            yield Path(place)
+            return
+        os.chown(place, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            yield Path(place)
+        finally:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o200, 0o400, 0o500, 0o600])
+def test_a_directory_that_may_not_be_used_is_refused_and_hinders_no_other(users_own: Path, mode: int) -> None:
+    """T17, L20: commands may set any mode. It is the model's to hear of, and no reason not to write elsewhere."""
+    files = at(users_own)
+    files.write("shut/a", b"x")
+    files.write("shut/deeper/b", b"x")
+    files.write("open", b"x")
+    (files.root / "shut").chmod(mode)
+    try:
+        for use in (
+            lambda: files.write("shut/c", b"x"),
+            lambda: files.edit("shut/a", lambda data: data + b"x"),
+            lambda: files.delete("shut/a"),
+            lambda: files.delete("shut", recursive=True),
+            lambda: files.rename("open", "shut/open"),
+            lambda: files.rename("shut/a", "a"),
+        ):
+            with pytest.raises(FileRefused, match="its mode forbids it"):
+                use()
+        for look in (lambda: files.read("shut/a"), lambda: files.stat("shut/a"), lambda: files.list("shut")):
+            with nullcontext() if mode == 0o500 else pytest.raises(FileRefused, match="its mode forbids it"):
+                look()
+        assert files.usage().entries >= 2
+        assert files.write("other", b"x").created
+    finally:
+        (files.root / "shut").chmod(0o700)
 
 
 def test_old_directories_are_made_private(tmp_path: Path) -> None:

@@ -145,6 +145,8 @@ def look(parent: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise from_os(error, (name,)) from error
 
 
 def entries_of(directory: int, parts: tuple[str, ...]) -> list[Entry]:
@@ -157,6 +159,8 @@ def entries_of(directory: int, parts: tuple[str, ...]) -> list[Entry]:
                 found.append(entry_of((*parts, item.name), item.stat(follow_symlinks=False)))
             except FileNotFoundError:
                 continue  # removed since the scan began
+            except OSError as error:  # a directory whose names may be read, and nothing more
+                raise from_os(error, parts) from error
     found.sort(key=lambda entry: entry.name)
     return found
 
@@ -187,7 +191,7 @@ def remove_tree(parent: int, parts: tuple[str, ...]) -> int:
             if is_directory:
                 gone += remove_tree(descriptor, (*parts, name))
             else:
-                unlink_quietly(name, descriptor)
+                unlink(descriptor, (*parts, name))
                 gone += 1
     finally:
         os.close(descriptor)
@@ -213,7 +217,16 @@ def sweep_directory(directory: int, own_prefix: str, depth: int = 0) -> None:
             finally:
                 os.close(child)
         elif name.startswith(TEMPORARY_PREFIX) and not name.startswith(own_prefix):
-            unlink_quietly(name, directory)
+            with suppress(OSError):  # in a directory that nobody may write to it stays
+                unlink_quietly(name, directory)
+
+
+def unlink(parent: int, parts: tuple[str, ...]) -> None:
+    """Whether or not it is still there."""
+    try:
+        unlink_quietly(parts[-1], parent)
+    except OSError as error:
+        raise from_os(error, parts) from error
 
 
 def unlink_quietly(name: str, parent: int) -> None:

@@ -51,6 +51,7 @@ from trouper.tools.guards.descriptors import (
     require_plain_file,
     require_private,
     sweep_directory,
+    unlink,
     unlink_quietly,
     write_all,
 )
@@ -263,6 +264,8 @@ class RootedFiles:
                 raise missing(old)
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                 raise not_plain(old, status)
+            if stat.S_ISDIR(status.st_mode):
+                self._require_room_below(old, new)
             with self._directory(new[:-1], create=True) as new_parent:
                 if look(new_parent, new[-1]) is not None and not replace:
                     raise FileRefused(f"{quoted(new)} exists; choose another name or set replace", path=target)
@@ -270,6 +273,15 @@ class RootedFiles:
                     os.rename(old[-1], new[-1], src_dir_fd=old_parent, dst_dir_fd=new_parent)
                 except OSError as error:
                     raise from_os(error, new) from error
+
+    def _require_room_below(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        """What lies too deep is not counted, nor can it be read or deleted: a tree is not moved to where a part of it would."""
+        height = max((len(entry.parts) for entry in self.walk("/".join(old))), default=len(old)) - len(old)
+        if len(new) + height > DEPTH_MAX:
+            raise FileRefused(
+                f"{quoted(new)} would be {len(new) + height} levels deep with all that is in it; use at most {DEPTH_MAX}",
+                path="/".join(new),
+            )
 
     def delete(self, path: str, *, recursive: bool = False) -> int:
         """Remove a name, of whatever kind; links are removed, never followed. Returns how many entries went."""
@@ -282,7 +294,7 @@ class RootedFiles:
                 raise missing(parts)
             self._usage = None
             if not stat.S_ISDIR(status.st_mode):
-                os.unlink(parts[-1], dir_fd=parent)
+                unlink(parent, parts)
                 return 1
             if recursive:
                 return remove_tree(parent, parts)
