@@ -9,7 +9,7 @@ import trio
 from session_watch import names, recorded
 
 from trouper import ConnectionRequired, Hooks, Limits, Rule, ToolContext, ToolError, ToolResult, codec, tool
-from trouper.actors.preparing import BROKE_OFF
+from trouper.actors.preparing import BROKE_OFF, HALF_A_VALUE
 from trouper.actors.tool_call import INTERNAL
 from trouper.core.events import (
     ArgumentsRepaired,
@@ -256,6 +256,27 @@ async def test_a_call_in_which_the_reply_reached_its_longest_length_is_not_run(
     assert (result.text, result.stop_reason) == ("I will write less.", "end_turn")
     assert got == [("b.txt", None)]
     assert answers(model.requests[1]) == [("save", "ok", "saved"), ("save", "error", BROKE_OFF)]
+
+
+@pytest.mark.parametrize("written", ['{"path": "/', '{"path": "/tmp/x", "depth": 1'])
+async def test_a_call_that_ends_within_a_value_is_not_run_whatever_the_reply_ended_with(
+    autojump_clock, open_checked, written
+):
+    """L13, L17: not every server says that it ran out of room, and half of a path is another path. One that only lacks its bracket is run."""
+    got: list[tuple[str, int]] = []
+
+    @tool
+    async def remove(path: str, depth: int = 0) -> str:
+        """Removes."""
+        got.append((path, depth))
+        return "removed"
+
+    calls = raw_call("remove", written), raw_call("remove", '{"path": "/tmp/y"')
+    model = Scripted([reply(*calls), reply("I see.")])
+    async with open_checked(model, tools=[remove]) as runtime:
+        await (await runtime.session("s")).ask("remove it")
+    assert got == [("/tmp/y", 0)]
+    assert answers(model.requests[1]) == [("remove", "error", HALF_A_VALUE), ("remove", "ok", "removed")]
 
 
 async def test_a_call_that_is_whole_is_run_although_the_reply_reached_its_longest_length(autojump_clock, open_checked):

@@ -94,6 +94,29 @@ def test_json_that_breaks_off_is_closed_and_marked(buffer: str) -> None:
     assert parsed.notes == ("closed JSON that broke off in the middle",)
 
 
+@pytest.mark.parametrize(
+    ("buffer", "within"),
+    [
+        *[('{"a": "hal', True), ("{'a': 'hal", True), ('{"a": "b", "c', True), ('{"a": 1', True), ('{"a": tru', True)],
+        *[('{"a": "say \\"', True), ('{"a": -', True), ('{"a":', True)],
+        *[('{"a": "b"', False), ('{"a": [1, 2]', False), ('{"a": {"b": 1}', False), ('{"a": true ', False)],
+        *[('{"a": "b",', False), ("{'a': 'b'", False), ('{"a": "b"}', False), ("{a: 1}", False)],
+    ],
+)
+def test_json_that_breaks_off_within_a_value_is_told_from_one_that_lacks_its_brackets(
+    buffer: str, within: bool
+) -> None:
+    """L13, L17: a bracket can be put back; the rest of a path cannot."""
+    assert parse_arguments(buffer).cut_within is within
+
+
+@pytest.mark.parametrize("buffer", ['{"a": 1}{"a": 2}', ' {"a": 1}\n{"b": 2}', '{"a": 1} [2]'])
+def test_several_values_in_a_row_are_refused_rather_than_one_of_them_dropped(buffer: str) -> None:
+    """L17, L19."""
+    with pytest.raises(InvalidArguments, match="make one call for each"):
+        parse_arguments(buffer)
+
+
 @pytest.mark.parametrize("buffer", ["garbage", "<xml/>", '"', "}", ":"])
 def test_what_is_no_json_at_all_is_refused_with_the_remedy(buffer: str) -> None:
     with pytest.raises(InvalidArguments, match=r"not valid JSON.*send them again as one valid JSON object"):

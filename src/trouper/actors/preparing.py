@@ -31,6 +31,9 @@ BROKE_OFF = (
     " Make the call again with less in it, or make several smaller ones."
 )
 
+#: The same where the model thinks that it was done.
+HALF_A_VALUE = "The arguments of this call end in the middle of a value, and nothing was run. Make the call again, with complete arguments."
+
 _log = logging.getLogger(__name__)
 _Allowed: TypeAlias = Literal["run", "ask", "hold"]
 
@@ -101,6 +104,8 @@ class Preparer:
             return shown, _refused(self._unknown(call, caller), notes=notes)
         if may_break_off and (parsed.cut_short or not "".join(call.buffer).strip()):
             return shown, _refused(BROKE_OFF, notes=notes)
+        if parsed.cut_within:
+            return shown, _refused(HALF_A_VALUE, notes=notes)
         try:
             prepared = _fitted(tool, parsed, caller)
         except InvalidArguments as error:

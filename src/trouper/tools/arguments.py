@@ -38,6 +38,8 @@ _WIDE = 10**DIGITS_MAX
 KEPT_AS_TEXT = "kept integers past 64 bits as text"
 _WHITE = " \t\n\r"
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+#: How a text ends that lacks nothing but brackets.
+_WHOLE_END = re.compile(r"(?:[\]}\"',]|\btrue|\bfalse|\bnull)\s*\Z", re.IGNORECASE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -52,8 +54,10 @@ class Parsed:
     value: Json
     #: What had to be repaired, for the event that says so.
     notes: tuple[str, ...] = ()
-    #: The text broke off in the middle, and was closed by repair: a value may be missing its end.
+    #: The text broke off in the middle, and was closed by repair: something may be missing at its end.
     cut_short: bool = False
+    #: And it broke off within a text, a number or a key, which may be missing its end: `rm -rf /` of `rm -rf /tmp/x`.
+    cut_within: bool = False
 
 
 def parse_arguments(arguments: object) -> Parsed:
@@ -196,6 +200,9 @@ def _repaired(text: str, error: json.JSONDecodeError) -> Parsed:
     except json.JSONDecodeError:
         pass
     broken = f"the arguments are not valid JSON ({error.msg}, at character {error.pos})"
+    if error.msg == "Extra data" and text.strip(_WHITE)[error.pos :].lstrip()[:1] in ("{", "["):
+        # To take one of them would be to drop what was said in the other.
+        raise InvalidArguments("the arguments are several JSON values in a row; make one call for each")
     if len(text) > REPAIR_MAX:
         raise InvalidArguments(f"{broken}, and too long to be repaired; send them again as one valid JSON object")
     # A broken text may have its quotes anywhere, so its brackets are counted wherever they are.
@@ -217,7 +224,8 @@ def _repaired(text: str, error: json.JSONDecodeError) -> Parsed:
         if cut_short
         else f"repaired broken JSON ({error.msg}, at character {error.pos})"
     )
-    return Parsed(clean.value, (note, *clean.notes), cut_short)
+    cut_within = cut_short and ('"' in outside or _WHOLE_END.search(text) is None)
+    return Parsed(clean.value, (note, *clean.notes), cut_short, cut_within)
 
 
 def _check_depth(text: str, *, in_strings: bool) -> None:
