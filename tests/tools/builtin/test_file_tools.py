@@ -19,8 +19,9 @@ from trouper.tools.builtin import (
     stat_file,
     write_file,
 )
+from trouper.tools.builtin.files import described
 from trouper.tools.builtin.session_files import files_of
-from trouper.tools.guards.descriptors import content_hash
+from trouper.tools.guards.descriptors import Entry, content_hash
 
 
 async def test_written_file_is_read_back_with_its_hash(tmp_path: Path) -> None:
@@ -188,6 +189,13 @@ async def test_directory_is_listed_in_pages(tmp_path: Path) -> None:
 
 async def test_top_of_an_empty_session_can_be_listed(tmp_path: Path) -> None:
     assert (await call(list_directory, context_at(tmp_path)))["entries"] == []
+
+
+@pytest.mark.parametrize("at_s", [3e11, -3e11, 1e18])
+def test_a_time_that_no_calendar_has_spoils_no_listing(at_s: float) -> None:
+    """T14: a command may set any, and tmpfs keeps it."""
+    told = described(Entry(("a",), "file", 1, 0o600, at_s, 1))
+    assert told == {"name": "a", "type": "file", "size": 1, "modified": None}
 
 
 async def test_odd_names_from_commands_cannot_forge_a_listing(tmp_path: Path) -> None:

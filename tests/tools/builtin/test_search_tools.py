@@ -99,3 +99,13 @@ async def test_files_are_found_by_name_at_any_depth(context: ToolContext) -> Non
     assert (await call(find_files, context, glob="*", limit=2))["next_offset"] == 2
     with pytest.raises(ToolError, match="does not exist"):
         await call(find_files, context, glob="*", path="nothing")
+
+
+async def test_odd_names_from_commands_cannot_forge_what_is_found(context: ToolContext, tmp_path: Path) -> None:
+    """T17, security, names: neither a file's own nor that of a directory above it."""
+    odd = root(tmp_path) / "sub\n\u202edir"
+    odd.mkdir()
+    (odd / "x.md").write_text("")
+    (root(tmp_path) / "y\r.md").write_text("")
+    told = await call(find_files, context, glob="*.md")
+    assert [each["path"] for each in told["entries"]] == [r"y\r.md", r"sub\n\u202edir/x.md"]

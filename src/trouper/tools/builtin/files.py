@@ -170,12 +170,24 @@ async def rename_file(
     return {"path": new_path, "was": path}
 
 
+def shown_path(entry: Entry) -> str:
+    """Its path, if it can be given back as one."""
+    return entry.path if all(map(reachable, entry.parts)) else ascii(entry.path)[1:-1]
+
+
+def _moment(at_s: float) -> str | None:
+    try:
+        return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return None  # A command may set any time, and some file systems keep it: no year that there is a name for.
+
+
 def described(entry: Entry) -> dict[str, Json]:
     name = entry.name
     about: dict[str, Json] = {"name": name, "type": entry.kind}
     if entry.kind == "file":
         about["size"] = entry.size
-    about["modified"] = datetime.fromtimestamp(entry.modified_s, UTC).isoformat(timespec="seconds")
+    about["modified"] = _moment(entry.modified_s)
     if entry.parts and not reachable(name):
         # Made by a command, and such that it could forge a line of this listing: shown, but not as it is.
         about |= {

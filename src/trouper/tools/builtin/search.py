@@ -9,7 +9,7 @@ from attrs import define
 
 from trouper.core.messages import Json
 from trouper.threads import check_cancelled
-from trouper.tools.builtin.files import described
+from trouper.tools.builtin.files import described, shown_path
 from trouper.tools.builtin.session_files import (
     PAGE_DEFAULT,
     DirectoryPath,
@@ -125,7 +125,7 @@ async def find_files(
         found = [entry for entry in _walk(files_of(context), path) if _chosen(entry, glob)]
         page = found[offset : offset + limit]
         return {
-            "entries": [{"path": entry.path, **described(entry)} for entry in page],
+            "entries": [{"path": shown_path(entry), **described(entry)} for entry in page],
             "total": len(found),
             "next_offset": offset + limit if offset + limit < len(found) else None,
         }
