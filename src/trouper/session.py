@@ -17,8 +17,10 @@ from trouper.actors.feed import Feed, Lagged
 from trouper.actors.reference import Ref
 from trouper.actors.request import ki_safe
 from trouper.actors.session import Override, SessionActor, Step
+from trouper.actors.tool_call import within_limits
 from trouper.attached import Attachment, all_attached
 from trouper.block import Block
+from trouper.core.calls import CallPhase
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
 from trouper.core.events import CompactionEnded, HistoryMasked, TurnEnded
 from trouper.core.ids import CallId, TaskId
@@ -31,6 +33,7 @@ from trouper.journal import JournalFailed
 from trouper.models.protocol import Model, check_model, name_of, window_of
 from trouper.services.session_side import BackgroundSide
 from trouper.subscription import Subscription
+from trouper.tools.results import ToolResult
 from trouper.turn import Turn, TurnResult, schema_of_output
 
 if TYPE_CHECKING:
@@ -308,12 +311,25 @@ class Session(BackgroundSide):
         await self._ask(Deny(CallId(call), self._now(), reason))
 
     async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
-        """The result of a client-side call, which waits for it (`CallHeld`) for at most `Limits.answer_s`. One that does not is refused: `CommandRejected`."""
+        """The result of a client-side call, which waits for it (`CallHeld`) for at most `Limits.answer_s`. One that does not is refused: `CommandRejected`.
+
+        The model sees of it what it would see of a tool's: at most `Limits.tool_output_bytes`, and the rest is kept with the session's files.
+        """
         checks.text(call, "the id of a call")
         checks.plain_json(content, "the answer")
         outcome = Outcome.ERROR if error else Outcome.OK
         content = codec.loads(codec.dumps(content))  # As the journal will hold it.
-        await self._ask(DeliverResult(CallId(call), outcome, self._now(), content=content, is_answer=True))
+        kept: str | None = None
+        if self._is_held(call):  # Of an answer that nobody waits for nothing is kept: it is refused.
+            limit = self._actor.limits.tool_output_bytes
+            content, kept = await within_limits(CallId(call), ToolResult(content, is_error=error), self._actor, limit)
+        await self._ask(
+            DeliverResult(CallId(call), outcome, self._now(), content=content, full_output=kept, is_answer=True)
+        )
+
+    def _is_held(self, call: str) -> bool:
+        turn = self._state.turn
+        return turn is not None and any(each.id == call and each.phase is CallPhase.HELD for each in turn.calls)
 
     # -- looking
 

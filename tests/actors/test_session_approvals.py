@@ -6,11 +6,12 @@ import pytest
 import trio
 from session_watch import recorded, seen, wait_idle
 
-from trouper import CommandRejected, Limits, Rule, tool
+from trouper import CommandRejected, Limits, Rule, open_runtime, tool
 from trouper._errors import UsageError
 from trouper.core.events import ApprovalGiven, ApprovalRequested, CallEnded, CallHeld, CallStarted, CallWasLate
 from trouper.core.messages import Outcome
 from trouper.models import Scripted, call, reply
+from trouper.testing import check_invariants
 
 ran: list[str] = []
 
@@ -147,6 +148,26 @@ async def test_a_client_side_call_is_answered_by_the_host(autojump_clock, open_c
     assert given.content == {"shown": True, "at": [48.4, 9.98]}
     assert given.outcome is (Outcome.ERROR if error else Outcome.OK)
     assert not recorded(journal, CallStarted)
+
+
+async def test_what_a_client_answers_is_cut_to_what_a_model_may_be_told(autojump_clock, tmp_path):
+    """T9: the client is no more to be trusted with the context than a tool is; nothing is lost, and nothing is kept of what was not asked for."""
+    model = Scripted([reply(call("show_map", city="Ulm")), reply("There.")])
+    async with open_runtime(tmp_path, model=model, tools=[show_map], durability="write") as runtime:
+        session = await runtime.session("s")
+        async with session.turn("where?") as turn:
+            held = await seen(turn, CallHeld)
+            with pytest.raises(CommandRejected):
+                await session.answer("call_7_7_7", "x" * 100_000)
+            await session.answer(held.call, "\x1b[31m" + "north\n" * 50_000)
+            await turn.wait_ended()
+        files = runtime.files_of("s")
+        assert [entry.path for entry in files.walk()] == ["outputs", "outputs/call_1_1_0.txt"]
+        assert files.read("outputs/call_1_1_0.txt").decode().strip() == ("north\n" * 50_000).strip()
+    (given,) = model.requests[1].messages[-1].answers
+    assert len(given.content.encode()) <= 65_536 and given.content.startswith("north\n")
+    assert "'outputs/call_1_1_0.txt'" in given.content
+    assert check_invariants(tmp_path) == []
 
 
 @pytest.mark.parametrize("always", [False, True])

@@ -16,7 +16,7 @@ from typing import Protocol
 from trouper.actors.running import Running
 from trouper.core.commands import DeliverResult
 from trouper.core.ids import CallId
-from trouper.core.messages import Media, Outcome
+from trouper.core.messages import Json, Media, Outcome
 from trouper.foreign import alone, from_outside
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
@@ -145,3 +145,20 @@ async def run_tool(
                 shaped = await off_loop(anew) if heavy else anew()
     latency_ms = round((read_clock() - started) * 1000, 3)
     return DeliverResult(call, outcome, host.now(), shaped.content, images, latency_ms, full_output, internal)
+
+
+async def within_limits(call: CallId, result: ToolResult, host: CallHost, output_bytes: int) -> tuple[Json, str | None]:
+    """What the model is to see of a result that somebody else has made, and where the whole of it is kept, if it is not all (T9)."""
+    if is_plain(result.content, output_bytes):
+        return result.content, None
+    saved_as = f"outputs/{call}.txt" if host.keep is not None else None
+    heavy = is_heavy(result)
+    shape = partial(shape_output, result, limit=output_bytes, saved_as=saved_as, redact=host.redact_text, heavy=heavy)
+    shaped = await off_loop(shape) if heavy else shape()
+    if shaped.full_text is None or host.keep is None or saved_as is None:
+        return shaped.content, None
+    not_kept = await host.keep(saved_as, shaped.full_text)
+    if not_kept is None:
+        return shaped.content, saved_as
+    anew = partial(shape, not_kept=not_kept)
+    return (await off_loop(anew) if heavy else anew()).content, None
