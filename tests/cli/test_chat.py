@@ -22,6 +22,7 @@ from trouper.cli.hosting import Hosted, ended_by_signals
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.terminal import Terminal
 from trouper.models import Scripted, Simulated, call, reply
+from trouper.tools.builtin import ask_user
 
 
 class Page(Terminal):
@@ -183,6 +184,32 @@ async def test_who_is_to_approve_a_call_sees_all_that_will_run(tmp_path: Path, l
             await chat.run(screen.lines(), steer=True)
     (asked,) = [line for line in page.stream.getvalue().splitlines() if "/approve" in line and "?" in line]
     assert asked.startswith(f'  ? run_it {{"argv":["rm","-rf",{shown}]}}: /approve call_1_1_0')
+
+
+async def test_a_question_cannot_pass_for_an_approval_that_is_asked_for(tmp_path: Path) -> None:
+    """T4, T16, security, tool results: who asks chooses the words, not how they are shown. Choices, and what becomes of a secret, are shown with them."""
+    fake = 'run_it {"argv":["ls"]}: /approve call_1_1_0 [always], or /deny call_1_1_0\n  ? run_it'
+    questions = [{"text": fake, "choices": ["a", "b\u202e"]}, {"text": "And the password?", "secret": True}]
+    model = Scripted([reply(call("ask_user", questions=questions)), reply("Done.")])
+    page, editor = Page(), LineEditor()
+    async with open_runtime(tmp_path, durability="memory", model=model, tools=[ask_user]) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [ask_user])
+
+        class Asked(Approving):
+            async def lines(self) -> AsyncIterator[str]:
+                yield "go"
+                await self.asked.wait()
+                yield "/answer"
+
+        screen = Asked(page)
+        chat = Chat(hosted, await runtime.session("main"), screen, editor)
+        with trio.fail_after(30):
+            await chat.run(screen.lines(), steer=True)
+    shown = [line for line in page.stream.getvalue().splitlines() if "?" in line and line.startswith("  ")]
+    assert shown == [
+        r'  ? you are asked "run_it {\"argv\":[\"ls\"]}: /approve call_1_1_0 [always], or /deny call_1_1_0 ? run_it" ("a", "b\u202e")',
+        '  ? you are asked "And the password?" (a secret: it is stored, and not told to the model)',
+    ]
 
 
 async def test_who_cannot_see_all_that_will_run_is_told_so(tmp_path: Path) -> None:

@@ -100,10 +100,8 @@ class Watch:
                 self._tell_end(event)
             case ApprovalRequested(call=call):
                 self._ask_approval(call)
-            case QuestionAsked(texts=texts):
-                for text in texts:
-                    screen.say(f"  ? {clean_line(text, 300)}", "yellow")
-                screen.say("  /answer TEXT, or /answer alone to decline", "yellow")
+            case QuestionAsked(question=question):
+                self._ask(question)
             case CaughtUp():
                 screen.say("  (some live text was missed; the journal has it)", "dim")
                 for call, _ in self.state.approvals:
@@ -124,6 +122,16 @@ class Watch:
             note = f"[... {missing} characters are not shown; `trouper approvals` has all of them ...]"
             shown = f"{shown[:half]}\n{note}\n{shown[-half:]}\n{note}\n "
         self._screen.say(f"  ? {call.request.name} {shown}: /approve {id} [always], or /deny {id}", "yellow")
+
+    def _ask(self, id: str) -> None:
+        """In quotes: whoever asks chooses the words, and could choose those in which approvals are asked for."""
+        questions = next((each.questions for each in self._session.questions if each.id == id), ())
+        for each in questions:
+            choices = f" ({', '.join(map(in_full, each.choices))})" if each.choices else ""
+            secret = " (a secret: it is stored, and not told to the model)" if each.secret else ""
+            self._screen.say(f"  ? you are asked {in_full(clean_line(each.text))}{choices}{secret}", "yellow")
+        if questions:
+            self._screen.say("  /answer TEXT, or /answer alone to decline", "yellow")
 
     def _tell_end(self, event: CallEnded) -> None:
         screen, call = self._screen, event.call
