@@ -447,22 +447,22 @@ class Session(BackgroundSide):
                 name=full.name,
                 capacity=full.capacity,
             ) from None
-        except ActorGone as error:
+        except (ActorGone, AskLost) as error:
             # Whoever is cancelled together with the session that it asks is told of the cancel, not of a session that has ended.
             await trio.lowlevel.checkpoint_if_cancelled()
             if self._state.phase is Phase.CLOSED:
                 raise CommandRejected(
                     f"session {self.id!r} is closed, and stays so; open another one", session=self.id
                 ) from error
+            if isinstance(error, AskLost):
+                raise self._gone(
+                    "failed while it handled this and was restarted; look at its state, then try again"
+                ) from error
             again = f"runtime.session({self.id!r})"
             raise self._gone(
                 f"is gone: its runtime is closed; open that again, then {again}"
                 if self._ground.closed
                 else f"has ended; open it again with {again}"
-            ) from error
-        except AskLost as error:
-            raise self._gone(
-                "failed while it handled this and was restarted; look at its state, then try again"
             ) from error
 
     def _gone(self, how: str) -> TrouperError:

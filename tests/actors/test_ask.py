@@ -526,3 +526,80 @@ async def test_stop_ends_with_stopped_when_the_question_was_answered(autojump_cl
         with pytest.raises(ActorGone, match="is stopping"):
             await ref.ask("late")
         assert await ref.wait_exit() == Stopped()
+
+
+@pytest.mark.parametrize("when", ["queued", "taken", "asked later"])
+@pytest.mark.parametrize("how", ["ends", "crashes"])
+async def test_a_task_of_an_actor_that_has_hung_up_is_told_at_once(autojump_clock: MockClock, when: str, how: str):
+    """The actor waits for its task, which waits for the actor: shielded, for good. Whoever else asks waits for the next life."""
+    told: list[BaseException] = []
+    lives: list[int] = []
+
+    async def own(ref: Ref[str, str]) -> None:
+        if when == "asked later":
+            with trio.CancelScope(shield=True):
+                await wait_all_tasks_blocked()
+        with trio.move_on_after(HANG_S, shield=True), pytest.raises(AskLost) as lost:
+            await ref.ask("mine")
+        told.append(lost.value)
+
+    async def actor(inbox: Inbox[str, str]) -> None:
+        lives.append(len(lives))
+        if len(lives) > 1:
+            async for message in inbox:
+                assert isinstance(message, Request)
+                message.reply("theirs")
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(own, inbox.ref)
+            if when != "asked later":
+                await wait_all_tasks_blocked()
+            if when == "taken":
+                assert isinstance(await inbox.receive(), Request)
+            inbox.hang_up()
+            nursery.cancel_scope.cancel()
+        if how == "crashes":
+            raise ValueError
+
+    async with open_supervisor(report=lambda _: None) as supervisor:
+        ref: Ref[str, str] = supervisor.spawn("actor", actor, restart=Restart(on="always"))
+        await wait_all_tasks_blocked()
+        assert await ref.ask("theirs") == "theirs"
+    assert [getattr(error, "exit", 0) for error in told] == [None]
+    assert trio.current_time() < HANG_S
+
+
+async def test_what_others_ask_of_an_actor_that_has_hung_up_waits_for_its_next_life(autojump_clock: MockClock) -> None:
+    """Also what was there before: they are not whom it waits for."""
+    lives: list[int] = []
+    hung_up = trio.Event()
+
+    async def actor(inbox: Inbox[str, str]) -> None:
+        lives.append(len(lives))
+        if len(lives) > 1:
+            async for message in inbox:
+                if isinstance(message, Request):
+                    message.reply(message.payload)
+                else:
+                    answers.append(message)
+            return
+        await wait_all_tasks_blocked()
+        inbox.hang_up()
+        hung_up.set()
+        await trio.sleep(1)
+
+    answers: list[str] = []
+
+    async def ask(ref: Ref[str, str], question: str) -> None:
+        answers.append(await ref.ask(question))
+
+    async with open_supervisor() as supervisor, trio.open_nursery() as nursery:
+        ref: Ref[str, str] = supervisor.spawn("actor", actor, restart=Restart(on="always"))
+        nursery.start_soon(ask, ref, "before")
+        await hung_up.wait()
+        nursery.start_soon(ask, ref, "after")
+        ref.tell("told")  # Kept, too.
+        await wait_all_tasks_blocked()
+        assert (ref.statistics().queued, answers) == (3, [])
+        assert await ref.ask("last") == "last"
+    assert sorted(answers) == ["after", "before", "told"]

@@ -22,6 +22,7 @@ from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
 from trouper.foreign import from_outside
 from trouper.models import Chunk, Done, Fallback, ModelRequest, Scripted, TextChunk, call, reply
+from trouper.session import SessionEnded
 from trouper.tools import Tool
 from trouper.tools.policy import allow, deny
 
@@ -263,6 +264,60 @@ async def test_a_hook_that_never_ends_keeps_its_session_for_no_longer_than_the_g
         begun = trio.current_time()
         await session.close()
         assert trio.current_time() - begun == pytest.approx(3)
+
+
+@pytest.mark.parametrize("how", ["ask", "compact", "send"])
+async def test_a_hook_that_asks_something_of_its_session_at_its_end_is_refused(autojump_clock, open_checked, how):
+    """T5, I24: it waited for an answer of the session, which waited for the hook, and so did the runtime, for good."""
+    told: list[CommandRejected] = []
+
+    async def goes_on(event: object) -> None:
+        with pytest.raises(CommandRejected, match="is closed") as refused:
+            await (session.compact() if how == "compact" else getattr(session, how)("And then?"))
+        told.append(refused.value)
+
+    async with open_checked(Scripted([reply("Fine.")]), hooks=[Hooks(session_ended=goes_on)]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("go")
+        begun = trio.current_time()
+        await session.close()
+        assert (len(told), trio.current_time() - begun) == (1, 0)
+
+
+@pytest.mark.parametrize("end", ["cancel", "crash"])
+async def test_a_hook_in_a_turn_of_its_own_session_does_not_keep_it_from_ending(
+    autojump_clock, open_checked, monkeypatch, end
+):
+    """T5, I24: it left its turn, shielded, and waited for a word of the session that it kept from ending, for good."""
+    under_way = trio.Event()
+
+    @tool(readonly=True)
+    async def endless() -> None:
+        under_way.set()
+        await trio.sleep_forever()
+
+    async def goes_on(event: object) -> None:
+        if not under_way.is_set():
+            await session.ask("And then?")
+
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError
+
+    model = Scripted([reply("Fine."), reply(call("endless")), reply("Still here.")])
+    with trio.CancelScope() as outside:
+        async with open_checked(model, tools=[endless], hooks=[Hooks(after_turn=goes_on)]) as runtime:
+            session = await runtime.session("s")
+            await session.ask("go")
+            await under_way.wait()
+            if end == "cancel":
+                outside.cancel()
+                await trio.lowlevel.checkpoint()
+            with monkeypatch.context() as broken:
+                broken.setattr("trouper.actors.recording.step", out_of_memory)
+                with pytest.raises(SessionEnded, match="failed"):
+                    await session.interrupt()
+            assert (await session.ask("still there?")).text == "Still here."
+    assert outside.cancelled_caught == (end == "cancel")
 
 
 @pytest.mark.parametrize("kind", [*OWN, ValueError])

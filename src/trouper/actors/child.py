@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from trouper.actors.exits import Cancelled, Crashed, Exit, Killed, Normal, RestartLimit, Stopped
-from trouper.actors.mailbox import Mailbox, Phase
+from trouper.actors.mailbox import Mailbox
 from trouper.actors.reference import Inbox
 from trouper.actors.restart import Restart, RestartWindow
 from trouper.core.values import frozen
@@ -146,7 +146,7 @@ class Child:
         now = trio.current_time()
         # Also true if the cancel comes from a block further out: nothing may begin under a cancelled scope.
         cancelled = trio.current_effective_deadline() == -math.inf
-        if cancelled or self.mailbox.phase is not Phase.OPEN:
+        if cancelled or self.mailbox.is_ending:
             if isinstance(last, Crashed):
                 return self._crashed_for_good(last.exception)
             if self.stop_grace_s is None:
@@ -176,7 +176,7 @@ class Child:
                 await self.pause.wait()
         finally:
             self.pause = None
-        if self.mailbox.phase is not Phase.OPEN:
+        if self.mailbox.is_ending:
             return False
         self.window.record(trio.current_time())
         return True

@@ -77,7 +77,7 @@ class AskTimeout(WorldError):
 class AskLost(WorldError):
     """The actor had the question and will never answer it; how much it did is unknown.
 
-    `exit` is the crash after which it begins again, or `None` if it lives and let the question drop.
+    `exit` is the crash after which it begins again, or `None` if it lives and let the question drop, or has hung up and waits for the asker.
     """
 
     name: str

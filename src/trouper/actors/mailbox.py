@@ -27,14 +27,15 @@ MAILBOX_MAX: Final = 64
 
 
 class Phase(enum.Enum):
-    """OPEN -> DRAINING -> ENDED, or OPEN -> ENDED; never back."""
+    """OPEN -> DRAINING -> ENDED, or OPEN -> ENDED; never back. Between two lives of its actor, OPEN -> AWAY -> OPEN; an end may come then, too."""
 
     OPEN = "accepts messages"
+    AWAY = "nobody listens until the actor begins again: what is accepted waits for that, but its own tasks are not to wait"
     DRAINING = "asked to stop: what was accepted is still handled, nothing more is accepted"
     ENDED = "over"
 
 
-_OPEN, _DRAINING, _ENDED = Phase
+_OPEN, _AWAY, _DRAINING, _ENDED = Phase
 _NOTHING: Final = object()
 
 
@@ -107,13 +108,18 @@ class Mailbox:
         self.monitors: dict[Monitor, None] | None = None
         self.ended_event: trio.Event | None = None
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the actor was asked to stop, or has ended."""
+        return self.phase is _DRAINING or self.phase is _ENDED
+
     # -- putting ------------------------------------------------------------------------------------------------------
 
     @ki_safe
     def put(self, message: Any) -> None:
         """Accept, or raise; never waits."""
         if self.phase is not _OPEN:
-            raise self.gone(taken=False)
+            self._refuse(message)
         receiver = self.receiver
         if receiver is not None:
             self.receiver = None
@@ -132,11 +138,17 @@ class Mailbox:
             )
         self.accepted += 1
 
+    def _refuse(self, message: Any) -> None:
+        if self.is_ending:
+            raise self.gone(taken=False)
+        if type(message) is Request and self._is_own(message):
+            raise self._hung_up()
+
     @ki_safe
     async def send(self, message: Any) -> None:
         """Accept as soon as there is room; those who wait are served in order."""
         await trio.lowlevel.checkpoint()
-        if self.phase is not _OPEN or self.queue is None or len(self.queue) < self.capacity:
+        if self.is_ending or self.queue is None or len(self.queue) < self.capacity:
             self.put(message)
             return
         task = trio.lowlevel.current_task()
@@ -269,6 +281,8 @@ class Mailbox:
     @ki_safe
     def lose_taken(self, exit: Normal | Crashed) -> None:
         """The actor ended and begins again: what it had taken is lost, what is queued waits for the next incarnation."""
+        if self.phase is _AWAY:
+            self.phase = _OPEN
         self._settle_taken(
             lambda: AskLost(
                 f"actor {self.name!r} {exit} with the question and begins again; how much it did is unknown: ask about it, then ask again",
@@ -277,6 +291,32 @@ class Mailbox:
             )
         )
         self.close_monitors()
+
+    @ki_safe
+    def hang_up(self) -> None:
+        """The actor takes nothing more in this life, and waits for its own tasks. Those of them that wait for its answer would never end, so they are told."""
+        if self.phase is _OPEN:
+            self.phase = _AWAY
+        taken = () if self.current is None else (self.current,)
+        for message in (*taken, *(self.deferred or ()), *(self.queue or ())):
+            if type(message) is Request and self._is_own(message):
+                if message._stage is Stage.QUEUED:
+                    self.withdraw(message)
+                message._settle(Error(self._hung_up()))
+
+    def _is_own(self, request: Request[Any, Any]) -> bool:
+        """Whether the asker runs in a nursery of the actor's, or in one further in."""
+        task = request._asker
+        while task is not None and task is not self.consumer:
+            task = None if task.parent_nursery is None else task.parent_nursery.parent_task
+        return task is not None
+
+    def _hung_up(self) -> AskLost:
+        return AskLost(
+            f"actor {self.name!r} has hung up, and waits for the asker to end; look what became of it, then ask again",
+            name=self.name,
+            exit=None,
+        )
 
     def _settle_taken(self, error: Callable[[], Exception]) -> None:
         if self.current is not None:
@@ -289,7 +329,7 @@ class Mailbox:
     @ki_safe
     def drain(self) -> None:
         """Accept nothing more; the inbox ends after what was accepted. Those who wait to send are told that it is too late."""
-        if self.phase is not _OPEN:
+        if self.is_ending:
             return
         self.phase = _DRAINING
         self._refuse_senders()

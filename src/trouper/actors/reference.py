@@ -164,7 +164,7 @@ class Inbox(Generic[M, R]):
     @property
     def stopping(self) -> bool:
         """Whether the actor has been asked to stop: for one that is in the middle of long work."""
-        return self._mailbox.phase is not Phase.OPEN
+        return self._mailbox.is_ending
 
     def __aiter__(self) -> Inbox[M, R]:
         return self
@@ -190,6 +190,13 @@ class Inbox(Generic[M, R]):
     def receive_nowait(self) -> M | Request[M, R]:
         """The next message if it is there already, else `trio.WouldBlock`: to handle in one go what arrived together."""
         return cast("M | Request[M, R]", self._mailbox.take_nowait())
+
+    def hang_up(self) -> None:
+        """Take nothing more in this life: for an actor that is about to wait for tasks of its own, as it ends or crashes.
+
+        Those tasks get `AskLost` where they wait for its answer, or ask for one. Whatever comes from anybody else waits for the next life, or the end.
+        """
+        self._mailbox.hang_up()
 
     def monitor(self, ref: Ref[Any, Any], wrap: Callable[[Ended], M] | None = None) -> Monitor:
         """Be told, once, in this inbox, when that actor has ended for good; at once if it has already.

@@ -20,7 +20,7 @@ from trouper._errors import CommandRejected
 from trouper.actors.ahead import may_go_ahead
 from trouper.actors.audience import Audience
 from trouper.actors.batch import Batch, Failure, gather
-from trouper.actors.errors import ActorGone, MailboxFull
+from trouper.actors.errors import ActorGone, AskLost, MailboxFull
 from trouper.actors.gate import Gate
 from trouper.actors.ground import Ground, Outfit, Started
 from trouper.actors.holds import Holds
@@ -175,14 +175,11 @@ class SessionActor:
         try:
             async with _room_for(self.outfit.hooks) as self._telling, trio.open_nursery() as nursery:
                 self._nursery = nursery
-                if self.outfit.hooks:
-                    self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
-                await self._begin(inbox)
-                if not self._is_closed():
-                    async for first in inbox:
-                        await self._handle(gather(first, inbox))
-                        if self._is_closed():
-                            break
+                try:
+                    await self._listen(inbox)
+                finally:
+                    # A hook or a run that asks its own session may do so shielded: nobody would answer it, and we would wait for it.
+                    inbox.hang_up()
                 await self._leave("the runtime is shutting down")
                 nursery.cancel_scope.cancel()
                 if self._telling is not None:
@@ -196,6 +193,16 @@ class SessionActor:
                 with suppress(JournalError):
                     await self._leave("the runtime was cancelled")
             raise
+
+    async def _listen(self, inbox: Inbox[Any, Any]) -> None:
+        if self.outfit.hooks:
+            self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
+        await self._begin(inbox)
+        if not self._is_closed():
+            async for first in inbox:
+                await self._handle(gather(first, inbox))
+                if self._is_closed():
+                    break
 
     def _is_closed(self) -> bool:
         return self.state.phase is CLOSED
@@ -454,8 +461,12 @@ class SessionActor:
                 self._show_ahead()
             except Exception as error:
                 # It is this session that has failed, not the journal.
-                assert self._ref is not None
-                self.start(self._ref.ask_shielded, Failure(error))
+                self.start(self._fail, error)
+
+    async def _fail(self, error: Exception) -> None:
+        assert self._ref is not None
+        with suppress(ActorGone, AskLost):  # That is what it is meant to come to.
+            await self._ref.ask_shielded(Failure(error))
 
     async def _catch_up(self) -> None:
         if self._ahead is not None:
@@ -643,7 +654,7 @@ class SessionActor:
             except MailboxFull:
                 with suppress(ActorGone):
                     await self._ref.send(None)  # As soon as there is room.
-            except ActorGone:
+            except (ActorGone, AskLost):
                 return  # Nothing more is decided.
 
     def notification_limits(self) -> NotificationLimits:

@@ -25,7 +25,7 @@ from trouper._errors import InvalidName, UsageError
 from trouper.actors.child import Child, Crash
 from trouper.actors.errors import ActorFailed, ActorNameTaken, SupervisorClosed
 from trouper.actors.exits import Cancelled, Ended, Exit, Stopped, is_failure
-from trouper.actors.mailbox import MAILBOX_MAX, Mailbox, Phase
+from trouper.actors.mailbox import MAILBOX_MAX, Mailbox
 from trouper.actors.reference import Inbox, Ref, mailbox_statistics
 from trouper.actors.restart import NEVER, Restart
 from trouper.actors.statistics import ActorState, ActorStatistics, SupervisorStatistics
@@ -308,7 +308,7 @@ class Supervisor:
 
 
 def _actor_statistics(child: Child, now: float) -> ActorStatistics:
-    if child.mailbox.phase is not Phase.OPEN:
+    if child.mailbox.is_ending:
         state = ActorState.STOPPING
     else:
         state = ActorState.RUNNING if child.pause is None else ActorState.RESTARTING
