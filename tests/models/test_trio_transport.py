@@ -311,6 +311,28 @@ async def test_a_proxy_is_asked_for_the_whole_address() -> None:
     assert seen[0].startswith(b"POST http://api.example/x HTTP/1.1")
 
 
+async def test_whoever_waits_for_a_proxy_to_connect_is_not_connected() -> None:
+    """L12: it had as long for that as a server has for its first event."""
+    calls: list[str] = []
+
+    async def refusing(stream: trio.SocketStream) -> None:
+        async with stream:
+            assert (await stream.receive_some()).startswith(b"CONNECT api.example:443 ")
+            await stream.send_all(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n")
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, refusing, listeners)
+        proxy = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        endpoint = Endpoint("https://api.example", provider="test", proxy=proxy)
+        with pytest.raises(NetworkFault, match="502"):
+            async with endpoint.open("/", b"{}", connected=lambda: calls.append("connected")):
+                pass
+        await endpoint.aclose()
+        nursery.cancel_scope.cancel()
+    assert calls == []
+
+
 def test_proxies_of_the_environment_are_not_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     from trouper.models.http import _proxied_by_environment
 

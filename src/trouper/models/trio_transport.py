@@ -13,9 +13,9 @@ import re
 import select
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import httpx
 import trio
@@ -110,11 +110,14 @@ class RequestBody(httpx.AsyncByteStream):
         return self._pieces.pop()
 
 
-def told_when_sending(connected: Callable[[], None]) -> Callable[[str, object], Awaitable[None]]:
-    """A listener for a request's "trace", whichever transport sends it: to send anything there has to be a connection, a new one or one that idled."""
+def told_when_sending(connected: Callable[[], None]) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
+    """A listener for a request's "trace", whichever transport sends it: to send anything there has to be a connection, a new one or one that idled.
 
-    async def listen(event: str, info: object) -> None:
-        if event == _SENDING:
+    httpx's own transport asks a proxy for a connection (CONNECT) with the same listener: what is sent then is no request to the server yet.
+    """
+
+    async def listen(event: str, info: Mapping[str, Any]) -> None:
+        if event == _SENDING and getattr(info.get("request"), "method", b"") != b"CONNECT":
             connected()
 
     return listen
