@@ -339,6 +339,16 @@ async def test_a_connected_server_may_take_as_long_for_its_head_as_for_its_first
     assert seen.times[1] - seen.times[0] == pytest.approx(30.0)
 
 
+async def test_a_server_that_another_one_stands_in_for_leaves_it_all_of_its_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """L12, M6: it had what the first one had left over, and was asked again and again."""
+    async with server([80.0, *refused(503, {"message": "busy"})]) as busy:
+        result, seen = await asked(lambda seen: Fallback(openai(busy), openai(seen)), [80.0, *chunked(O_SAID)])
+    assert (result.text, result.error) == (SAID, None)
+    assert (len(busy.bodies), len(seen.bodies)) == (1, 1)
+
+
 @pytest.mark.parametrize("make", [gemini, openai, anthropic])
 @pytest.mark.parametrize(
     ("status", "kind", "requests"),

@@ -61,20 +61,21 @@ class Failed:
 
 
 class Connecting:
-    """Called by a client that has its connection: from then on it may take as long as to a first event (L12)."""
+    """Called by a client that has its connection: from then on it may take as long as to a first event (L12). Each of several clients has that time, if one follows on another (M6)."""
 
-    __slots__ = ("_first_event_s", "running", "step_end")
+    __slots__ = ("_first_event_s", "is_connected", "running", "step_end")
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._first_event_s = deadlines.first_event_s
         self.step_end = math.inf
-        #: While it connects, and no longer: whoever keeps a request would keep all that belongs to its call.
+        self.is_connected = False
+        #: While its stream is opened, and no longer: whoever keeps a request would keep all that belongs to its call.
         self.running: Running | None = None
 
     def __call__(self) -> None:
-        running, self.running = self.running, None
-        if running is not None:
-            running.extend(min(running.clock() + self._first_event_s, self.step_end))
+        if self.running is not None:
+            self.is_connected = True
+            self.running.extend(min(self.running.clock() + self._first_event_s, self.step_end))
 
 
 class ModelCall:
@@ -186,6 +187,7 @@ class ModelCall:
         """One stream, read to its end; why it failed, if it did. Running into the scope's deadline is a failure too, seen by the caller."""
         self._streaming = False
         self._connecting.running = running
+        self._connecting.is_connected = False
         self._number = attempt
         self._error = None
         try:
@@ -200,6 +202,7 @@ class ModelCall:
                     if (close := getattr(chunks, "aclose", None)) is not None:
                         await close()
         except BaseException as raised:  # A client is foreign code: what it raises ends this call, not the session.
+            self._connecting.running = None
             running.close_left_open()
             if (outside := from_outside(raised)) is not None:
                 if outside is raised:
@@ -304,7 +307,7 @@ class ModelCall:
         deadlines = self._limits.deadlines
         if trio.current_time() >= step_end:
             return f"the step took longer than {deadlines.step_s} s"
-        if not self._streaming and self._connecting.running is None:
+        if not self._streaming and self._connecting.is_connected:
             return f"no reply for {deadlines.first_event_s} s"
         if not self._streaming:
             return f"no connection within {deadlines.connect_s} s"
