@@ -628,3 +628,51 @@ def test_complaint_about_limits_names_them() -> None:
 def test_summary_of_a_value(value: object, text: str) -> None:
     """L19."""
     assert summarised(value) == text
+
+
+# Alternatives within alternatives: each level doubles the ways to read what is in it.
+
+
+@frozen
+class Sum:
+    left: Sum | Product | int
+    right: Sum | Product | int
+
+
+@frozen
+class Product:
+    left: Sum | Product | int
+    right: Sum | Product | int
+    path: str = ""
+
+
+@tool
+async def calculate(tree: Sum | Product) -> None: ...
+
+
+def nested(leaf: object, levels: int) -> object:
+    for _ in range(levels):
+        leaf = {"left": leaf, "right": 1, "path": "[a.txt](a.txt)"}
+    return leaf
+
+
+def test_a_deep_tree_of_alternatives_is_refused_without_trying_all_the_ways_to_read_it() -> None:
+    """L19, security, JSON: 2 to the 40th ways would take the event loop, and every session with it, for years."""
+    with pytest.raises(InvalidArguments, match="- tree: does not fit, somewhere inside; send it simpler"):
+        calculate.prepare({"tree": nested("x", 40)})
+
+
+def test_a_deep_tree_of_alternatives_that_fits_is_taken() -> None:
+    """L18: as it is, but for the links that are found in reasonable time; and a shallow one is mended all over."""
+    tree, levels = calculate.prepare({"tree": nested(1, 40)}).arguments["tree"], 0
+    while isinstance(tree, dict):
+        tree, levels = tree["left"], levels + 1
+    assert (tree, levels) == (1, 40)
+    mended = {"left": {"left": 7, "right": 1, "path": "a.txt"}, "right": 1, "path": "a.txt"}
+    assert calculate.prepare({"tree": nested("7", 2)}).arguments == {"tree": mended}
+
+
+def test_a_shallow_tree_of_alternatives_is_told_what_is_wrong() -> None:
+    """L19."""
+    with pytest.raises(InvalidArguments, match=r"expected .*integer"):
+        calculate.prepare({"tree": nested("x", 2)})

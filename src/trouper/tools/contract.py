@@ -26,7 +26,7 @@ from trouper.tools.errors import InvalidArguments
 from trouper.tools.off_loop import off_loop
 from trouper.tools.repair import SchemaRepair, has_path_field
 from trouper.tools.results import ToolResult, as_result, is_large
-from trouper.tools.validation import Compiled, compiled_parameters, errors_in
+from trouper.tools.validation import Compiled, compiled_parameters, errors_in, is_deep
 
 if TYPE_CHECKING:
     from trouper.tools.context import ToolContext
@@ -230,6 +230,12 @@ class Tool:
     def _has_paths(self) -> bool:
         return has_path_field(self.parameters)
 
+    @cached_property
+    def _has_nested_alternatives(self) -> bool:
+        """Whether alternatives may hold alternatives, to any depth."""
+        text = str(self.parameters)
+        return "'$ref'" in text and ("'anyOf'" in text or "'oneOf'" in text)
+
     def prepare(self, arguments: object) -> Prepared:
         """The arguments, repaired if need be (L18). Raises `InvalidArguments`, whose message is for the model (L19)."""
         return self.fit(guarded(arguments))
@@ -267,6 +273,9 @@ class Tool:
             raise listed(self.name, [("arguments", f"expected object, got {summarised(given)}")])
         # A long integer that was sent as one is told as one.
         shown = mended if KEPT_AS_TEXT in notes else given
+        if self._has_nested_alternatives and is_deep(shown):
+            wrong = self._repair.misfits(shown) or ["arguments"]
+            raise listed(self.name, [(name, "does not fit, somewhere inside; send it simpler") for name in wrong])
         raise complaint(self.name, errors_in(shown, self.validator), self.parameters.get("properties", {}))
 
     async def run(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from trouper.core.messages import Json
-from trouper.tools.arguments import DEPTH_MAX, DIGITS_MAX, is_large, parse_json
+from trouper.tools.arguments import DEPTH_MAX, DIGITS_MAX, NODES_MAX, is_large, parse_json
 from trouper.tools.errors import InvalidArguments
 from trouper.tools.validation import Compiled, compiled
 
@@ -26,6 +26,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "replaceAll": ("replace_all",),
     "cmd": ("command",),
 }
+#: Parts of arguments that are tried with parts of the schema, all in all. Where alternatives hold alternatives, as in a tree of two kinds of nodes, each level of
+#: the arguments doubles the number of ways to read them.
+_TRIES_MAX = 4 * NODES_MAX
 #: Notes of one repair; a list of a thousand quoted numbers needs no thousand notes.
 NOTES_MAX = 20
 _INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS_MAX}}}\Z")
@@ -83,12 +86,15 @@ class SchemaRepair:
         self._shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         # Keyed by identity: the parts live as long as the root that holds them.
         self._validators: dict[int, Compiled | None] = {}
+        #: Of this repair.
+        self._tries = 0
 
     def mend(self, arguments: Json) -> tuple[Json, tuple[str, ...]]:
         """The arguments as they were probably meant, and what was changed. It is the caller who checks whether they now fit."""
         notes: list[str] = []
         if is_large(arguments):
             return arguments, ()
+        self._tries = 0
         mended = self._mend(arguments, self._root, "", notes, 0)
         if len(notes) > NOTES_MAX:
             notes[NOTES_MAX:] = [f"and {len(notes) - NOTES_MAX} repairs more"]
@@ -97,6 +103,7 @@ class SchemaRepair:
     def unlink(self, arguments: dict[str, Json]) -> tuple[dict[str, Json], tuple[str, ...]]:
         """The arguments with paths in place of markdown links; the very same object if there are none."""
         notes: list[str] = []
+        self._tries = 0
         found = self._unlink(arguments, self._root, "", "", notes, 0)
         return (found, tuple(notes)) if notes else (arguments, ())
 
@@ -106,7 +113,13 @@ class SchemaRepair:
                 notes.append(f"took the path out of a link in {_named(path)}")
                 return target
             return value
-        if depth > DEPTH_MAX or not isinstance(schema, Mapping) or not isinstance(value, (dict, list)):
+        self._tries += 1
+        if (
+            depth > DEPTH_MAX
+            or self._tries > _TRIES_MAX
+            or not isinstance(schema, Mapping)
+            or not isinstance(value, (dict, list))
+        ):
             return value
         schema = self._resolved(schema)
         for branch in schema.get("anyOf", ()):
@@ -122,6 +135,13 @@ class SchemaRepair:
             key: self._unlink(each, properties.get(key), key, f"{path}.{key}" if path else key, notes, depth + 1)
             for key, each in value.items()
         }
+
+    def misfits(self, arguments: dict[str, Json]) -> list[str]:
+        """The arguments that do not fit, by name alone: to find what is wrong inside may take for ever, see `errors_in`."""
+        properties = self._root.get("properties", {})
+        return [
+            name for name, each in arguments.items() if name in properties and not self._fits(each, properties[name])
+        ]
 
     def _fits(self, value: Json, schema: Json) -> bool:
         if not isinstance(schema, Mapping):
@@ -149,7 +169,13 @@ class SchemaRepair:
         return schema
 
     def _mend(self, value: Json, schema: Json, path: str, notes: list[str], depth: int) -> Json:
-        if depth > DEPTH_MAX or not isinstance(schema, Mapping) or self._fits(value, schema):
+        self._tries += 1
+        if (
+            depth > DEPTH_MAX
+            or self._tries > _TRIES_MAX
+            or not isinstance(schema, Mapping)
+            or self._fits(value, schema)
+        ):
             return value
         schema = self._resolved(schema)
         for keyword in ("anyOf", "oneOf"):

@@ -45,6 +45,22 @@ def compiled_parameters(schema: Mapping[str, Json], tool: str) -> Compiled:
         ) from error
 
 
+#: Levels of arguments whose errors are listed where alternatives hold alternatives: to list them takes twice the time, or thrice, for each level more.
+_LEVELS_MAX = 8
+
+
+def is_deep(value: Json) -> bool:
+    """Whether a value has more levels than its errors can be listed for, where each level has its alternatives."""
+    rest = [(value, 1)]
+    while rest:
+        each, level = rest.pop()
+        if isinstance(each, (list, dict)):
+            if level > _LEVELS_MAX:
+                return True
+            rest.extend((inner, level + 1) for inner in (each.values() if isinstance(each, dict) else each))
+    return False
+
+
 def errors_in(value: Json, validator: Compiled) -> list[Any]:
     """What does not fit: everything, or, of a value with very many parts, the first thing; to find all of it would take seconds."""
     if not is_large(value):
