@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
 import trio
 
 from trouper._errors import UsageError
@@ -10,6 +14,9 @@ _REMEDY = (
     "from a thread, call it with trio.from_thread.run(session.ask, text, trio_token=token), where token is "
     "trio.lowlevel.current_trio_token() of the loop that has the runtime; or open one runtime per trio.run()"
 )
+_R = TypeVar("_R")
+#: How long a thread waits for what it has asked the loop to do: as long as it takes, unless the loop itself waits for the thread.
+_WAIT_S = 1.0
 #: In trio's guest mode the host's loop runs in the same thread: whoever waits there for trio would wait for ever.
 _REMEDY_OF_GUESTS = (
     "have a task of trio's do it: token.run_sync_soon(nursery.start_soon, function), where nursery and token, "
@@ -39,3 +46,26 @@ class Home:
             raise WrongLoop(f"this belongs to a runtime in another trio loop; {_REMEDY}")
         if not trio.lowlevel.in_trio_task():
             raise WrongLoop(f"this is the loop that trio is a guest of, and no task of trio's; {_REMEDY_OF_GUESTS}")
+
+    def call(self, function: Callable[..., _R], *values: object) -> _R | None:
+        """Call a plain function in this loop, from whichever thread. `None` if the loop is over, or too busy to say what came of it."""
+        try:
+            here = trio.lowlevel.current_trio_token() is self._token
+        except RuntimeError:
+            here = False
+        if here:
+            return function(*values)
+        called: Future[_R] = Future()
+        try:
+            self._token.run_sync_soon(_call, called, function, values)
+        except trio.RunFinishedError:
+            return None
+        wait([called], _WAIT_S)
+        return called.result() if called.done() else None
+
+
+def _call(called: Future[Any], function: Callable[..., Any], values: tuple[object, ...]) -> None:
+    try:
+        called.set_result(function(*values))
+    except BaseException as error:  # The thread's to see: what is raised here would end the loop.
+        called.set_exception(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 import trio
 from everywhere import FINAL, ROOT, Stage, invalid_requests, the_busy_script, warm_up
 
-from trouper import Budget, Limits, Scripted, TrouperError, open_runtime, tool
+from trouper import Budget, Limits, Scripted, ToolContext, TrouperError, home, open_runtime, tool
 from trouper.actors import recording
+from trouper.core.events import CallEnded
+from trouper.core.live import ToolStatus
 from trouper.core.messages import Usage
 from trouper.ground import TURNS_AT_ONCE, RuntimeGround
 from trouper.journal import open_reader
@@ -220,3 +223,79 @@ async def test_a_session_that_cannot_hear_of_a_spill_keeps_no_other_waiting(
         before = trio.current_time()
         assert (await strong.ask("hello")).text == "fine"
         assert trio.current_time() == before
+
+
+@pytest.mark.parametrize("thread", ["trio's", "its own"])
+async def test_what_a_tool_reports_from_a_thread_reaches_those_who_watch(thread: str) -> None:
+    """I23, T7: made in the thread, it woke nobody: whoever watched the turn was never heard of again."""
+
+    @tool
+    async def work(context: ToolContext) -> str:
+        """Work in a thread."""
+        await trio.testing.wait_all_tasks_blocked()  # Whoever watches waits for the next event.
+
+        def there() -> None:
+            if thread == "trio's":
+                context.status("under way")
+                return
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(context.status, "under way").result()
+
+        await trio.to_thread.run_sync(there)
+        return "done"
+
+    model = Scripted([reply(call("work")), reply("fine")])
+    async with open_runtime(model=model, tools=[work], durability="memory") as runtime:
+        with trio.fail_after(30):  # Or it would wait for ever.
+            async with (await runtime.session("s")).turn("work") as turn:
+                events = [event async for event in turn]
+        assert [event.text for event in events if isinstance(event, ToolStatus)] == ["under way"]
+        assert [event.outcome.value for event in events if isinstance(event, CallEnded)] == ["ok"]
+        assert turn.result is not None and turn.result.text == "fine"
+        assert check_invariants(runtime._log) == []
+
+
+async def test_what_a_run_says_from_a_thread_is_on_its_record() -> None:
+    """I23, B12: likewise, and then nothing that any run of the session said was put on record."""
+
+    @tool(background=True)
+    async def work(context: ToolContext) -> bool:
+        """Work in a thread."""
+        await trio.testing.wait_all_tasks_blocked()  # Whoever puts it on record waits for news.
+
+        def there() -> bool:
+            context.report_progress(1, 2)
+            context.output("stdout", "half")
+            context.add_artifact("half.txt")
+            context.link("order", "17")
+            return context.say("half of it is done")
+
+        return await trio.to_thread.run_sync(there)
+
+    async with open_runtime(model=Scripted([reply("fine")]), tools=[work], durability="memory") as runtime:
+        session = await runtime.session("s")
+        task = await session.wait_task((await session.spawn(work, wake="silent")).id)
+        assert task.result is True
+        assert task.artifacts == ("half.txt",) and [link.target for link in task.links] == ["17"]
+        assert [message.text for message in task.messages] == ["half of it is done"]
+        assert check_invariants(runtime._log) == []
+
+
+async def test_a_tool_that_blocks_the_loop_while_its_thread_reports_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I23: the thread waits for the loop, and the loop for the thread; a report is not worth that."""
+    monkeypatch.setattr(home, "_WAIT_S", 0.0)
+
+    @tool
+    async def work(context: ToolContext) -> str:
+        """Block."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(context.status, "under way").result()
+        return "done"
+
+    model = Scripted([reply(call("work")), reply("fine")])
+    async with open_runtime(model=model, tools=[work], durability="memory") as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("work")).text == "fine"
+        assert check_invariants(runtime._log) == []

@@ -7,6 +7,7 @@ import inspect
 import pydoc
 import threading
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
@@ -759,6 +760,47 @@ async def test_reports_reach_the_sink_also_from_a_thread() -> None:
         ("status", "in a thread"),
         ("output", "stderr", "oops"),
     ]
+
+
+async def test_a_plain_function_may_report_from_threads_of_its_own() -> None:
+    """T7: from those that are not trio's, it was an error of trio's."""
+    sink = Recorder()
+
+    @tool
+    def pooled(context: ToolContext) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(context.status, "in a pool").result()
+
+    await pooled.run({}, ToolContext(sink=sink))
+    assert sink.seen == [("status", "in a pool")]
+
+
+async def test_what_a_report_raises_is_raised_to_the_thread_that_made_it() -> None:
+    """I23: in the loop, it would end the whole program."""
+
+    class Broken(Recorder):
+        def status(self, text: str) -> None:
+            raise LookupError(text)
+
+    @tool
+    def threaded(context: ToolContext) -> str:
+        with pytest.raises(LookupError, match="in a thread"):
+            context.status("in a thread")
+        return "went on"
+
+    assert (await threaded.run({}, ToolContext(sink=Broken()))).content == "went on"
+
+
+def test_a_thread_that_outlives_its_loop_reports_to_nobody() -> None:
+    sink, kept = Recorder(), list[ToolContext]()
+
+    @tool
+    def threaded(context: ToolContext) -> None:
+        kept.append(context)
+
+    trio.run(threaded.run, {}, ToolContext(sink=sink))
+    kept[0].status("is anybody there?")
+    assert sink.seen == []
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from trouper.core.task_events import (
     TaskSucceeded,
 )
 from trouper.core.task_record import End, NewTask, Task
+from trouper.home import Home
 from trouper.redaction import Redactor
 from trouper.threads import check_cancelled
 from trouper.tools.context import ToolContext
@@ -81,6 +82,8 @@ class RunGround(Protocol):
     redact: Redactor
     #: Sees to it that work ends when its time is up.
     deadlines: Deadlines
+    #: The loop that all of it runs in, for what tools say from threads of their own.
+    home: Home
 
     @property
     def has_files(self) -> bool:
@@ -147,6 +150,7 @@ class Runs:
             sink=run,
             attempt=call.attempt,
             run=run,
+            home=host.run_ground.home,
         )
         allowance = self._allow(run, budget_s)
         try:
@@ -198,6 +202,7 @@ class Runs:
             attempt=attempt,
             task_id=task_id,
             run=run,
+            home=host.run_ground.home,
         )
         ended = await run_tool(
             tool,

@@ -222,6 +222,7 @@ class Worker:
             services=host.ground.services(host.session),
             sink=LiveSink(call.id, host.publish_live, host.redact_text),
             attempt=call.attempt,
+            home=host.ground.home,
         )
 
     def _is_denied_by_now(self, tool: Tool, call: Call) -> bool:

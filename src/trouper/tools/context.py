@@ -31,6 +31,7 @@ from trouper.core.ids import CallId, NotificationId, SessionId, TaskId
 from trouper.core.messages import Json
 
 if TYPE_CHECKING:
+    from trouper.home import Home
     from trouper.tools.registry import Registry
 
 #: What a tool may declare in `needs`: the names of the fields of `Services`.
@@ -252,51 +253,6 @@ class SilentSink:
         pass
 
 
-class ThreadSink:
-    """Carries the reports of a tool that runs in a worker thread over to trio's thread."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None:
-        self._carry(self._sink.progress, current, total, unit, label)
-
-    def status(self, text: str) -> None:
-        self._carry(self._sink.status, text)
-
-    def output(self, stream: str, delta: str) -> None:
-        self._carry(self._sink.output, stream, delta)
-
-    def _carry(self, function: Callable[..., None], *values: object) -> None:
-        _carried(function, *values)
-
-
-class ThreadLine:
-    """The same for what such a tool tells its task."""
-
-    def __init__(self, run: RunLine) -> None:
-        self._run = run
-
-    async def receive(self) -> str:
-        return await self._run.receive()
-
-    def say(self, text: str) -> bool:
-        return _carried(self._run.say, text)
-
-    def artifact(self, path: str) -> None:
-        _carried(self._run.artifact, path)
-
-    def link(self, rel: str, target: str) -> None:
-        _carried(self._run.link, rel, target)
-
-
-def _carried(function: Callable[..., _S], *values: object) -> _S:
-    import trio
-
-    # A decorator around an async function is called in a thread; what it gives back is awaited in the loop.
-    return function(*values) if trio.lowlevel.in_trio_run() else trio.from_thread.run_sync(function, *values)
-
-
 class Offered(Protocol):
     """What a host offers to the tools of one session. `None`: not offered. It may make each when it is first asked for."""
 
@@ -373,6 +329,8 @@ class ToolContext:
     task_id: TaskId | None = None
     #: The line of an execution that is a background run or may become one.
     run: RunLine | None = None
+    #: The loop in which reports are made, from whichever thread they come. `None`: where they are said.
+    home: Home | None = None
 
     @idempotency_key.default
     def _default_key(self) -> str:
@@ -439,23 +397,27 @@ class ToolContext:
         """The time of the host's clock: aware, in UTC."""
         return self._met("clock", self.services.clock)()
 
-    # Reports. Plain calls: they never block, and do nothing when nobody listens.
+    # Reports. Plain calls, from any thread: they never wait for whoever listens, and do nothing when nobody does.
 
     def report_progress(
         self, current: float | None = None, total: float | None = None, unit: str = "", label: str = ""
     ) -> None:
         """How far the work has come: `current` of `total` `unit`."""
-        self.sink.progress(
-            _number(current, "current"), _number(total, "total"), checks.text(unit, "unit"), checks.text(label, "label")
+        self._said(
+            self.sink.progress,
+            _number(current, "current"),
+            _number(total, "total"),
+            checks.text(unit, "unit"),
+            checks.text(label, "label"),
         )
 
     def status(self, text: str) -> None:
         """One line that says what the tool is doing now."""
-        self.sink.status(checks.text(text, "status"))
+        self._said(self.sink.status, checks.text(text, "status"))
 
     def output(self, stream: str, delta: str) -> None:
         """More live output, of `stdout`, `stderr` or a stream of the tool's own naming."""
-        self.sink.output(checks.text(stream, "stream"), checks.text(delta, "delta"))
+        self._said(self.sink.output, checks.text(stream, "stream"), checks.text(delta, "delta"))
 
     # Shorthands for the services that have one verb.
 
@@ -484,23 +446,30 @@ class ToolContext:
 
     def say(self, text: str) -> bool:
         """A message from this run's task to its session. A plain call; false if nobody could take it."""
-        return self.run is not None and self.run.say(checks.text(text, "a message"))
+        return self.run is not None and bool(self._said(self.run.say, checks.text(text, "a message")))
 
     def add_artifact(self, path: str | os.PathLike[str]) -> None:
         """A file of the session that this run has made: listed on its task's record. A plain call; a call that ends in its turn has no such record."""
         named = checks.word(os.fspath(path) if isinstance(path, os.PathLike) else path, "the path of an artifact")
         if self.run is not None:
-            self.run.artifact(named)
+            self._said(self.run.artifact, named)
 
     def link(self, rel: str, target: str) -> None:
         """Something outside that this run has to do with, `link("order", "17")`: listed likewise."""
         kind, named = checks.word(rel, "the kind of a link"), checks.word(target, "the target of a link")
         if self.run is not None:
-            self.run.link(kind, named)
+            self._said(self.run.link, kind, named)
 
     def in_thread(self) -> ToolContext:
         """The same context, for a function that runs in a worker thread: what it says is carried over."""
-        return attrs.evolve(self, sink=ThreadSink(self.sink), run=None if self.run is None else ThreadLine(self.run))
+        if self.home is not None:
+            return self
+        from trouper.home import Home
+
+        return attrs.evolve(self, home=Home())
+
+    def _said(self, report: Callable[..., _S], *values: object) -> _S | None:
+        return report(*values) if self.home is None else self.home.call(report, *values)
 
     def _met(self, need: str, service: _S | None) -> _S:
         if service is None:
