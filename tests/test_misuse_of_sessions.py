@@ -99,7 +99,13 @@ async def test_after_the_block_everything_says_so_and_nothing_hangs(autojump_clo
         await runtime.session("new")
     with pytest.raises(RuntimeEnded, match="set triggers inside"):
         runtime.trigger("tick", Every(1.0), lambda fired: session.send("x"))
-    uses: list[Any] = [lambda: session.ask("x"), lambda: session.send("x"), session.interrupt, session.compact]
+    uses: list[Any] = [
+        lambda: session.ask("x"),
+        lambda: session.send("x"),
+        session.interrupt,
+        session.compact,
+        session.close,
+    ]
     for use in uses:
         with pytest.raises(SessionEnded, match="session 's' is gone: its runtime is closed"):
             await use()
@@ -108,7 +114,6 @@ async def test_after_the_block_everything_says_so_and_nothing_hangs(autojump_clo
             pass
     with trio.fail_after(10), session.watch() as events:
         assert [event async for event in events] == []
-    await session.close()
     # Looking back is no mistake.
     assert len(session.history) == 2 and session.statistics().turns == 1
     assert [each.id for each in runtime.sessions()] == ["s"]
