@@ -117,7 +117,7 @@ class Deadlines:
 
     #: Until there is a connection; of a model of your own that does not say when (`ModelRequest.connected`), until its stream is open.
     connect_s: float = field(default=10.0, validator=_SECONDS)
-    #: From then until the first thing that is said.
+    #: From then until the reply begins, and once more from there until the first thing that is said.
     first_event_s: float = field(default=90.0, validator=_SECONDS)
     idle_s: float = field(default=90.0, validator=_SECONDS)
     step_s: float | None = field(default=600.0, validator=_SECONDS_OR_NONE)
