@@ -259,13 +259,13 @@ async def test_a_call_in_which_the_reply_reached_its_longest_length_is_not_run(
 
 
 @pytest.mark.parametrize("written", ['{"path": "/', '{"path": "/tmp/x", "depth": 1'])
-async def test_a_call_that_ends_within_a_value_is_not_run_whatever_the_reply_ended_with(
+async def test_a_destructive_call_that_ends_within_a_value_is_not_run_whatever_the_reply_ended_with(
     autojump_clock, open_checked, written
 ):
     """L13, L17: not every server says that it ran out of room, and half of a path is another path. One that only lacks its bracket is run."""
     got: list[tuple[str, int]] = []
 
-    @tool
+    @tool(destructive=True)
     async def remove(path: str, depth: int = 0) -> str:
         """Removes."""
         got.append((path, depth))
@@ -277,6 +277,25 @@ async def test_a_call_that_ends_within_a_value_is_not_run_whatever_the_reply_end
         await (await runtime.session("s")).ask("remove it")
     assert got == [("/tmp/y", 0)]
     assert answers(model.requests[1]) == [("remove", "error", HALF_A_VALUE), ("remove", "ok", "removed")]
+
+
+async def test_any_other_call_that_ends_within_a_value_runs_with_what_was_repaired(
+    autojump_clock, open_checked, journal
+):
+    """L17"""
+    got: list[str] = []
+
+    @tool
+    async def look(city: str) -> str:
+        """Looks."""
+        got.append(city)
+        return "sunny"
+
+    model = Scripted([reply(raw_call("look", '{"city": "Paris')), reply("I see.")])
+    async with open_checked(model, tools=[look]) as runtime:
+        await (await runtime.session("s")).ask("look")
+    assert got == ["Paris"]
+    assert "ArgumentsRepaired" in names(journal)
 
 
 async def test_a_call_that_is_whole_is_run_although_the_reply_reached_its_longest_length(autojump_clock, open_checked):

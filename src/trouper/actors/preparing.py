@@ -104,7 +104,8 @@ class Preparer:
             return shown, _refused(self._unknown(call, caller), notes=notes)
         if may_break_off and (parsed.cut_short or not "".join(call.buffer).strip()):
             return shown, _refused(BROKE_OFF, notes=notes)
-        if parsed.cut_within:
+        if parsed.cut_within and tool.hints.destructive:
+            # Others run with what was repaired (L17): most that end so lack nothing but a bracket.
             return shown, _refused(HALF_A_VALUE, notes=notes)
         try:
             prepared = _fitted(tool, parsed, caller)
