@@ -171,18 +171,8 @@ class Approving(PlainScreen):
 )
 async def test_who_is_to_approve_a_call_sees_all_that_will_run(tmp_path: Path, last: str, shown: str) -> None:
     """T4, security, tool results: an approval binds to the exact arguments, so these are what is shown; not the one line for those who watch."""
-    model, page, editor = (
-        Scripted([reply(call("run_it", argv=["rm", "-rf", last])), reply("Done.")]),
-        Page(),
-        LineEditor(),
-    )
-    async with open_runtime(durability="memory", model=model, tools=[run_it]) as runtime:
-        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [run_it])
-        screen = Approving(page)
-        chat = Chat(hosted, await runtime.session("main"), screen, editor)
-        with trio.fail_after(30):
-            await chat.run(screen.lines(), steer=True)
-    (asked,) = [line for line in page.stream.getvalue().splitlines() if "/approve" in line and "?" in line]
+    said = await _approved(tmp_path, ["rm", "-rf", last])
+    (asked,) = [line for line in said.splitlines() if "/approve" in line and "?" in line]
     assert asked.startswith(f'  ? run_it {{"argv":["rm","-rf",{shown}]}}: /approve call_1_1_0')
 
 
@@ -212,17 +202,22 @@ async def test_a_question_cannot_pass_for_an_approval_that_is_asked_for(tmp_path
     ]
 
 
-async def test_who_cannot_see_all_that_will_run_is_told_so(tmp_path: Path) -> None:
-    """T4: a flood of arguments would push its own beginning out of sight."""
-    flood = "echo " + "x" * 50_000 + " end"
-    model, page, editor = Scripted([reply(call("run_it", argv=[flood])), reply("Done.")]), Page(), LineEditor()
+async def _approved(tmp_path: Path, argv: list[str]) -> str:
+    """What a user sees who approves a call with these arguments."""
+    model, page = Scripted([reply(call("run_it", argv=argv)), reply("Done.")]), Page()
     async with open_runtime(durability="memory", model=model, tools=[run_it]) as runtime:
         hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [run_it])
         screen = Approving(page)
-        chat = Chat(hosted, await runtime.session("main"), screen, editor)
+        chat = Chat(hosted, await runtime.session("main"), screen, LineEditor())
         with trio.fail_after(30):
             await chat.run(screen.lines(), steer=True)
-    said = page.stream.getvalue()
+    return page.stream.getvalue()
+
+
+async def test_who_cannot_see_all_that_will_run_is_told_so(tmp_path: Path) -> None:
+    """T4: a flood of arguments would push its own beginning out of sight."""
+    flood = "echo " + "x" * 50_000 + " end"
+    said = await _approved(tmp_path, [flood])
     asked = said[said.index("? run_it") : said.index("/approve call")]
     assert len(asked) < 5_000 and asked.startswith('? run_it {"argv":["echo xxx') and 'x end"]}' in asked
     assert asked.count("characters are not shown; `trouper approvals` has all of them") == 2
