@@ -24,6 +24,3 @@ class Permits:
         elif before:
             del self._held[session]
         self.total += count - before
-
-    def held_by(self, session: str) -> int:
-        return self._held.get(session, 0)

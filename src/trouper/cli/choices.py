@@ -14,8 +14,6 @@ from trouper._errors import ConfigError, UsageError
 from trouper.models.protocol import Model
 from trouper.tools.contract import Tool
 
-PROVIDERS = ("gemini", "openai", "anthropic", "simulated")
-
 
 def model_named(name: str, *, delay_s: float = 0.0) -> Model:
     """`gemini:MODEL`, `openai:MODEL`, `anthropic:MODEL`, or `simulated`, which needs no key. `delay_s`: between the simulated model's words."""

@@ -8,8 +8,6 @@ from typing import NewType, Protocol
 from trouper._errors import InvalidName
 
 SessionId = NewType("SessionId", str)
-#: A turn is numbered within its session, from 1.
-TurnNumber = NewType("TurnNumber", int)
 #: `call_<turn>_<step>_<index>`: derived, so that a replay names the same call the same; fits every provider's rules for ids.
 CallId = NewType("CallId", str)
 TaskId = NewType("TaskId", str)

@@ -26,7 +26,6 @@ from trouper.core.values import frozen
 
 #: The format that this code writes. Readers accept it and the one before (J14).
 VERSION = 1
-OLDEST_VERSION = 1
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 #: The longest line of a record, envelope and LF included (J5). A longer body goes to a blob.

@@ -6,7 +6,7 @@ import os
 
 from trouper.core.values import frozen
 from trouper.journal.disk import Disk
-from trouper.journal.format import OLDEST_VERSION, VERSION, segment_name, segment_number, stub_number
+from trouper.journal.format import VERSION, segment_name, segment_number, stub_number
 from trouper.journal.segment import Damage, Segment, look
 from trouper.journal.snapshots import end_named
 from trouper.journal.stub import look_at_stub
@@ -36,11 +36,6 @@ class Layout:
         """The version of a segment that this code must not write to, if there is one."""
         newest = max((segment.header.version for segment in self.segments), default=VERSION)
         return newest if newest > VERSION else None
-
-    @property
-    def too_old(self) -> int | None:
-        oldest = min((segment.header.version for segment in self.segments), default=VERSION)
-        return oldest if oldest < OLDEST_VERSION else None
 
 
 def read_layout(disk: Disk, root: str) -> Layout:

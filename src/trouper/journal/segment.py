@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -309,21 +308,3 @@ def judge_tail(file: File, path: str, scan: Scan, size: int, known: tuple[str, .
             reason = reason or f"{scan.problem}, before record {line.first}, which was written after a sync"
     damage = Damage(path, scan.offset, reason, tuple(name for name in streams if name)) if reason else None
     return Tail(scan.offset, size - scan.offset, records, damage)
-
-
-def file_digest(disk: Disk, path: str) -> tuple[str, int]:
-    """SHA-256 and size of a file."""
-    file = disk.open_read(path)
-    try:
-        size = file.size()
-        digest = hashlib.sha256()
-        offset = 0
-        while offset < size:
-            block = file.pread(BLOCK_BYTES, offset)
-            if not block:
-                break
-            digest.update(block)
-            offset += len(block)
-        return digest.hexdigest(), offset
-    finally:
-        file.close()

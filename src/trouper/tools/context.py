@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import attrs
 from attrs import field, frozen
@@ -33,23 +33,6 @@ from trouper.core.messages import Json
 if TYPE_CHECKING:
     from trouper.home import Home
     from trouper.tools.registry import Registry
-
-#: What a tool may declare in `needs`: the names of the fields of `Services`.
-Need: TypeAlias = Literal[
-    "files",
-    "memory",
-    "kv",
-    "secrets",
-    "notifications",
-    "background",
-    "subagents",
-    "tasks",
-    "schedules",
-    "asker",
-    "registry",
-    "clock",
-]
-
 
 _S = TypeVar("_S")
 
