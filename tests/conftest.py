@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,14 @@ from trouper.journal.memory_disk import MemoryDisk
 from trouper.journal.reader import Reader
 from trouper.testing.invariants import check_invariants, records_of
 from trouper.testing.sources import CountedIds, VirtualWall, seeded
+
+
+def pytest_configure() -> None:
+    """Signals as a terminal gives them to a program: `nohup` and shells that start something in the background ignore some, and what is ignored is inherited."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class OpenChecked:
