@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import pytest
 import trio
@@ -431,3 +433,25 @@ async def test_nested_supervisors_end_after_their_actors_and_before_their_parent
         await wait_all_tasks_blocked()
         assert supervisor.find("one/deep/x") is not None
     assert order == ["top/two/deep/y", "top/two/deep/x", "top/one/deep/y", "top/one/deep/x"]
+
+
+async def test_a_supervisor_keeps_hold_of_no_actor_that_has_ended(autojump_clock: MockClock) -> None:
+    """Neither of those that were spawned before it was open, nor of those after: with an actor goes all that it knew."""
+
+    class Knowing:
+        async def run(self, inbox: Inbox[None, None]) -> None:
+            await inbox.receive()
+
+    async with open_supervisor(name="app") as supervisor:
+        group = supervisor.spawn_supervisor("group")
+        known: list[weakref.ref[Knowing]] = []
+        for name in ("early", "late"):
+            actor = Knowing()
+            known.append(weakref.ref(actor))
+            ref: Ref[None, None] = group.spawn(name, actor.run)
+            del actor
+            await wait_all_tasks_blocked()
+            ref.tell(None)
+            assert await ref.wait_exit() == Normal()
+        gc.collect()
+        assert [each() for each in known] == [None, None]

@@ -157,6 +157,11 @@ class Supervisor:
             self._start(child)
         return child
 
+    def _start_waiting(self) -> None:
+        """In a function of its own: in the block, the loop would keep hold of the last one for as long as that is open."""
+        for child in self._children.values():
+            self._start(child)
+
     def _start(self, child: Child) -> None:
         assert self._nursery is not None
         child.started = True
@@ -245,8 +250,7 @@ class Supervisor:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._phase = _Phase.OPEN
-                for waiting in self._children.values():
-                    self._start(waiting)
+                self._start_waiting()
                 try:
                     yield
                     self._phase = _Phase.CLOSING
