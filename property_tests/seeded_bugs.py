@@ -234,6 +234,14 @@ BUGS: tuple[Bug, ...] = (
         ("tests/actors/test_session_resume.py",),
     ),
     Bug(
+        "read-from-a-snapshot-that-is-behind",
+        "a session that was opened and has ended again while a snapshot was written is read from that (I12)",
+        "roster.py",
+        "            if self._ended.get(name) is ended:\n",
+        "            if name in self._ended:\n",
+        ("tests/test_roster.py",),
+    ),
+    Bug(
         "fold-over-a-hole",
         "a fold passes over missing records (I13)",
         "roster.py",

@@ -12,6 +12,7 @@ from trouper import codec
 from trouper._errors import TrouperError
 from trouper.actors.deadlines import Deadlines
 from trouper.actors.environment import Environment
+from trouper.actors.exits import is_failure
 from trouper.actors.feed import Feed
 from trouper.actors.gate import Gate
 from trouper.actors.journal import JournalWriter
@@ -20,7 +21,7 @@ from trouper.actors.permits import Permits
 from trouper.core.ids import CallId, TaskId
 from trouper.core.memory import Memories
 from trouper.core.messages import Json
-from trouper.core.session import State
+from trouper.core.session import CLOSED, State
 from trouper.core.settings import Budget, Limits
 from trouper.core.task_record import Owner
 from trouper.core.values import changed
@@ -81,7 +82,7 @@ class RuntimeGround:
         self.places = places
         self.redact = places.redactor
         self.roster = Roster(log)
-        #: Every session that was opened here, also of those that have ended since.
+        #: Every session that was opened here, as long as it is: of those that have ended the roster keeps what is needed, and whoever holds a handle keeps that.
         self.sessions: dict[str, Session] = {}
         #: Of those who follow all sessions.
         self.feeds: list[Feed] = []
@@ -100,7 +101,9 @@ class RuntimeGround:
             self.redact,
             self._tell,
         )
-        self.snapshots = Snapshots(log, writer, self.roster, self.memory, self.sessions, limits.snapshot_every)
+        self.snapshots = Snapshots(
+            log, writer, self.roster, self.memory, self.sessions, self._let_go_of_failed, limits.snapshot_every
+        )
         #: No session is opened any more.
         self.closed = False
         #: None has anything more to tell.
@@ -108,7 +111,6 @@ class RuntimeGround:
         self._starts = 0
         #: Sessions of which this process has appended records, or may have: the roster's own no longer suffice.
         self._loaded: set[str] = set()
-        self._desks: dict[str, Desk] = {}
 
     # -- the journal
 
@@ -116,12 +118,30 @@ class RuntimeGround:
         if session not in self._loaded:
             found = self.roster.load(session)
         else:
-            # Begins again, after a crash or after its end: what was handed over may still be on its way to the disk.
+            # Begins again, after a crash: what was handed over may still be on its way to the disk.
             await self.settle()
             found = self.roster.reload(session)
         self._loaded.add(session)
         self.roster.opened(session)
         return found
+
+    def ended(self, session: str) -> None:
+        """The session is over, closed or failed for good: the journal holds its past, and here stays what one of an earlier process would take."""
+        actor = self.sessions[session]._actor
+        if actor.in_flight is not None:
+            return  # It failed with something on its way to the disk, which its state is without: it stands for that until it is opened again (I12).
+        if actor.next_seq:  # Else it never came into being, or has not been read.
+            self.snapshots.left(self.roster.ended(session, actor.state, actor.next_seq))
+        if actor.state.phase is CLOSED:
+            self._loaded.discard(session)  # One that has failed is read anew.
+        self.models.leave(actor.outfit.model)
+        self.places.forget(session)
+        del self.sessions[session]
+
+    def _let_go_of_failed(self) -> None:
+        """Whether a session begins again after a crash, its supervisor decides: so these are looked for, and not told of."""
+        for name in [name for name, each in self.sessions.items() if is_failure(each._ref.exit)]:
+            self.ended(name)
 
     def recorded(self, record: codec.Record, seq: int) -> None:
         self.spending.count(record)
@@ -145,10 +165,10 @@ class RuntimeGround:
 
     def services(self, session: str) -> Desk:
         """What the tools of a session are given."""
-        found = self._desks.get(session)
-        if found is None or found.session is not self.sessions[session]:
-            found = self._desks[session] = Desk(self.sessions[session], self.places, self.memory, self.environment.utc)
-        return found
+        return self.sessions[session]._desk
+
+    def desk_for(self, session: Session) -> Desk:
+        return Desk(session, self.places, self.memory, self.environment.utc)
 
     @property
     def has_files(self) -> bool:

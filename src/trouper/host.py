@@ -157,7 +157,7 @@ class Runtime(Overview):
         actor = SessionActor(name, self._ground, outfit, system)
         before = self._ground.sessions.get(name)
         if before is not None:
-            # Until it has read the session anew, it stands for what the one that has ended left behind: nobody else here knows that (I12).
+            # Until it has read the session anew, it stands for what the one that has failed left behind: nobody else here knows that (I12).
             ended = before._actor
             actor.state, actor.next_seq, actor.in_flight = ended.state, ended.next_seq, ended.in_flight
         with _while_it_starts_any(f"session {name!r}"):
@@ -178,11 +178,11 @@ class Runtime(Overview):
             # One that is being recovered has not been read by its actor yet: then the journal knows more of it.
             if name not in opened or not opened[name]._actor.next_seq:
                 try:
-                    state, _ = roster.load(name)
+                    phase, turns = roster.glance(name)
                 except SessionDamaged:
                     found[name] = SessionInfo(name, "damaged", 0, False)
                 else:
-                    found[name] = SessionInfo(name, state.phase.value, state.turns, name in opened)
+                    found[name] = SessionInfo(name, phase, turns, name in opened)
         return [found[name] for name in sorted(found)]
 
     # -- triggers
@@ -210,12 +210,13 @@ class Runtime(Overview):
     # -- looking
 
     def _states(self, session: str | None = None) -> Iterator[tuple[str, State]]:
+        """Those that may have tasks, notifications or schedules."""
         roster, opened = self._ground.roster, self._ground.sessions
         for name in sorted({*roster.names(), *opened} if session is None else {session}):
             handle = opened.get(name)
             if handle is not None and handle._actor.next_seq:
                 yield name, handle.state
-            elif name in roster and name not in roster.unreadable:
+            elif name in roster and name not in roster.unreadable and not roster.is_bare(name):
                 yield name, roster.load(name)[0]
 
     async def _session(self, name: str) -> Session:
@@ -283,7 +284,8 @@ class Runtime(Overview):
             if ref is not None:
                 self._triggers.stop(ref, grace_s=grace_s)
                 await ref.wait_exit()
-        handles = self._ground.sessions.values()
+        # One that is being closed is no longer among them when it has ended.
+        handles = list(self._ground.sessions.values())
         for handle in handles:
             if handle._ref.exit is None:
                 self._sessions.stop(handle._ref, grace_s=grace_s)

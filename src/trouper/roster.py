@@ -1,12 +1,13 @@
 """What the journal knows of every session, folded only when somebody asks for it.
 
-Opening reads the newest snapshot's index and the records after it; a hundred thousand sessions that nobody has touched since cost an index entry each.
+Opening reads the newest snapshot's index and the records after it; a hundred thousand sessions that nobody has touched since cost an index entry each. So do
+those that have ended since: their actors are gone, and what is left of them is kept as a section of the next snapshot, until that is written and has it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from trouper import codec
 from trouper._errors import TrouperError, WorldError
@@ -14,7 +15,8 @@ from trouper.core import memory
 from trouper.core.ids import MEMORY_STREAM, is_session
 from trouper.core.memory import Memories
 from trouper.core.outstanding import outstanding
-from trouper.core.session import State, evolve
+from trouper.core.session import CLOSED, State, evolve
+from trouper.core.values import changed, frozen
 from trouper.journal import JournalDamaged, Log, Snapshot
 from trouper.journal.format import is_gap, stream_of
 
@@ -32,6 +34,19 @@ class SessionDamaged(WorldError):
     exit_code = 65
 
 
+@frozen
+class Ended:
+    """What is kept of a session that has ended in this process."""
+
+    phase: str
+    turns: int
+    #: It has no tasks, notifications or schedules: who looks for these need not read it.
+    is_bare: bool
+    tag: str
+    #: Its state, encoded; `None`: the snapshot has it.
+    section: bytes | None
+
+
 class Roster:
     """Sessions by name, from snapshot and suffix."""
 
@@ -40,6 +55,9 @@ class Roster:
         self._snapshot: Snapshot | None = log.snapshot()
         self._base = self._snapshot.seq if self._snapshot is not None else 0
         self._suffix: dict[str, list[bytes]] = {}
+        self._ended: dict[str, Ended] = {}
+        #: Of what is left when a snapshot has the state, most are alike: one serves them all.
+        self._rests: dict[Ended, Ended] = {}
         #: Something was lost, and a repair has said so: sessions may be damaged.
         self.has_gaps = False
         for record in log.records(after=self._base):
@@ -55,12 +73,16 @@ class Roster:
                 self.unreadable[name] = "it could not be rebuilt when the last snapshot was written"
 
     def __contains__(self, session: str) -> bool:
-        return session in self._suffix or (self._snapshot is not None and session in self._snapshot.sections)
+        return (
+            session in self._suffix
+            or session in self._ended
+            or (self._snapshot is not None and session in self._snapshot.sections)
+        )
 
     def names(self) -> Iterator[str]:
         if self._snapshot is not None:
             yield from filter(is_session, self._snapshot.sections)
-        for name in filter(is_session, self._suffix):
+        for name in (*filter(is_session, self._suffix), *self._ended):
             if self._snapshot is None or name not in self._snapshot.sections:
                 yield name
 
@@ -84,6 +106,9 @@ class Roster:
 
     def load(self, session: str) -> tuple[State, int]:
         """State and next event number; a fresh state for a session that is not there."""
+        ended = self._ended.get(session)
+        if ended is not None and ended.section is not None:
+            return decode_section(ended.section)
         state, next_seq = State(), 0
         if self._snapshot is not None and session in self._snapshot.sections:
             if self._snapshot.sections[session] == DAMAGED:
@@ -101,12 +126,13 @@ class Roster:
     def reload(self, session: str) -> tuple[State, int]:
         """The same from what the journal holds now: for an actor that begins again."""
         state, next_seq = State(), 0
-        after = 0
         if self._snapshot is not None and session in self._snapshot.sections:
-            state, next_seq = decode_section(self._snapshot.read(session))
-            after = self._base
-        payloads = (r.payload for r in self._log.records(after=after, stream=session) if not is_gap(r.payload))
-        return fold(payloads, state, next_seq)
+            try:
+                state, next_seq = decode_section(self._snapshot.read(session))
+            except (JournalDamaged, codec.UndecodableRecord):
+                return self._fold_all(session)
+        records = self._log.records(after=self._base, stream=session)
+        return fold((record.payload for record in records if not is_gap(record.payload)), state, next_seq)
 
     def memories(self) -> tuple[Memories, int]:
         """What is remembered, and the number of its next event."""
@@ -125,13 +151,62 @@ class Roster:
     def opened(self, session: str) -> None:
         """An actor has it now: its records need not be kept here."""
         self._suffix.pop(session, None)
+        if not self._is_final(session):
+            self._ended.pop(session, None)
+
+    # -- sessions that have ended
+
+    def ended(self, session: str, state: State, next_seq: int) -> int:
+        """The actor that had it is gone, and this is what it left; how many bytes of it have to be kept until a snapshot has them."""
+        if self._is_final(session):
+            return 0
+        section = encode_section(state, next_seq)
+        self._ended[session] = Ended(state.phase.value, state.turns, _is_bare(state), tag_of(state), section)
+        return len(section)
+
+    def _is_final(self, session: str) -> bool:
+        """Closed is final (I16): somebody may look at it again, and what is kept of it stays true."""
+        ended = self._ended.get(session)
+        return ended is not None and ended.phase == CLOSED.value
+
+    def glance(self, session: str) -> tuple[str, int]:
+        """Its phase, and how many turns it had."""
+        ended = self._ended.get(session)
+        if ended is not None:
+            return ended.phase, ended.turns
+        state, _ = self.load(session)
+        return state.phase.value, state.turns
+
+    def is_bare(self, session: str) -> bool:
+        """Whether it is known to have no tasks, notifications or schedules."""
+        ended = self._ended.get(session)
+        return ended is not None and ended.is_bare
+
+    def kept(self) -> dict[str, Ended]:
+        """Those that no snapshot has yet."""
+        return {name: ended for name, ended in self._ended.items() if ended.section is not None}
+
+    def go_on_from(self, snapshot: Snapshot, kept: Mapping[str, Ended]) -> None:
+        """This snapshot has all that was known here when it was pictured, and with it these: from now on they are read there."""
+        self._snapshot, self._base = snapshot, snapshot.seq
+        self._suffix.clear()
+        for name, ended in kept.items():
+            # One that was opened since then has been somebody else's, and may have ended anew.
+            if self._ended.get(name) is ended:
+                rest = changed(ended, section=None)
+                self._ended[name] = self._rests.setdefault(rest, rest)
 
     def untouched(self) -> Iterator[tuple[str, str, bytes | None]]:
         """Sections of a new snapshot for the sessions that no actor has: copied where nothing changed, else folded."""
+        # The log copies from the newest one that it finds whole, which need not be ours.
+        is_copied = self._snapshot is not None and self._snapshot is self._log.snapshot()
         for name in self.names():
-            if name in self.unreadable:
+            ended = self._ended.get(name)
+            if ended is not None and ended.section is not None:
+                yield name, ended.tag, ended.section
+            elif name in self.unreadable:
                 yield name, DAMAGED, b"{}"
-            elif name in self._suffix:
+            elif name in self._suffix or not is_copied:
                 state, next_seq = self.load(name)
                 yield name, tag_of(state), encode_section(state, next_seq)
             elif self._snapshot is not None:
@@ -159,6 +234,18 @@ def fold(payloads: Iterable[bytes], state: State | None = None, next_seq: int = 
 
 def tag_of(state: State) -> str:
     return ACTIVE if outstanding(state) else IDLE
+
+
+def _is_bare(state: State) -> bool:
+    tasks, notifications, schedules = state.tasks, state.notifications, state.schedules
+    return not (
+        tasks.live
+        or tasks.ended
+        or notifications.pending
+        or notifications.settled
+        or schedules.active
+        or schedules.settled
+    )
 
 
 def encode_memories(memories: Memories, next_seq: int) -> bytes:

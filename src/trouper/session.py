@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +84,9 @@ class Session(BackgroundSide):
     def _state(self) -> Any:
         return self._actor.state
 
-    @property
+    @cached_property
     def _desk(self) -> Desk:
-        return self._ground.services(self.id)
+        return self._ground.desk_for(self)
 
     @property
     def state(self) -> State:

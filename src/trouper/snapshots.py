@@ -6,9 +6,9 @@ A snapshot saves the next start the folding of records. It is optional: a failur
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import trio
 
@@ -19,13 +19,18 @@ from trouper.actors.session import SessionActor
 from trouper.core.ids import MEMORY_STREAM
 from trouper.core.values import frozen
 from trouper.journal import JournalError, Log
-from trouper.roster import IDLE, Roster, encode_memories, encode_section, tag_of
+from trouper.roster import IDLE, Ended, Roster, encode_memories, encode_section, tag_of
 from trouper.services.memory import MemoryKeeper
 
 if TYPE_CHECKING:
     from trouper.session import Session
 
 logger = logging.getLogger("trouper.snapshots")
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+#: What sessions that have ended may leave in memory, all together, before a snapshot is written to hold it.
+LEFT_BYTES_MAX = 16 * 1024 * 1024
 
 
 @frozen
@@ -38,6 +43,8 @@ class Picture:
     covers: int
     #: Name, tag and state of each; no state: as it is in the snapshot before.
     sections: tuple[tuple[str, str, bytes | None], ...]
+    #: The sessions that have ended and that no snapshot has yet.
+    ended: Mapping[str, Ended]
 
 
 class Snapshots:
@@ -50,6 +57,7 @@ class Snapshots:
         roster: Roster,
         memory: MemoryKeeper,
         sessions: Mapping[str, Session],
+        let_go_of_failed: Callable[[], None],
         every: int,
     ) -> None:
         self._log = log
@@ -57,15 +65,30 @@ class Snapshots:
         self._roster = roster
         self._memory = memory
         self._sessions = sessions
+        self._let_go_of_failed = let_go_of_failed
         self._every = every
         self._since = 0
+        #: Bytes that sessions have left since the last one.
+        self._left = 0
         self._ref: Ref[None, None] | None = None
+        #: One at a time: the roster goes on from the last, which has to be the newest.
+        self._writing = trio.Lock()
 
     def recorded(self) -> None:
         """One more record."""
         self._since += 1
-        if self._since >= self._every and self._ref is not None:
-            self._since = 0
+        if self._since >= self._every:
+            self._ask()
+
+    def left(self, size: int) -> None:
+        """A session has ended, and so much of it is kept in memory until a snapshot has it."""
+        self._left += size
+        if self._left >= LEFT_BYTES_MAX:
+            self._ask()
+
+    def _ask(self) -> None:
+        if self._ref is not None:
+            self._since = self._left = 0
             with suppress(MailboxFull, ActorGone):
                 self._ref.tell(None)
 
@@ -77,12 +100,17 @@ class Snapshots:
 
     async def write_last(self) -> None:
         """At a clean end, unless there is nothing to add to the one before."""
-        if self._since:
-            await self.write()
+        async with self._writing:
+            if self._since:
+                await self.put_down(self.pictured())
 
     async def write(self) -> None:
-        self._since = 0
-        await self.put_down(self.pictured())
+        async with self._writing:
+            self._let_go_of_failed()
+            self._since = self._left = 0
+            picture = self.pictured()
+            if await self.put_down(picture):
+                await self._hand_over(picture)
 
     def pictured(self) -> Picture:
         """The state of every session, all at this very moment."""
@@ -103,14 +131,25 @@ class Snapshots:
             seq=min([self._log.durable, *(first - 1 for first in in_flight)]),
             covers=self._log.last,
             sections=(*rest, *live),
+            ended=self._roster.kept(),
         )
 
-    async def put_down(self, picture: Picture) -> None:
+    async def put_down(self, picture: Picture) -> bool:
+        """Whether it is on the disk."""
         try:
             await self._writer.wait_durable(picture.covers)
-            if self._writer.is_threaded:
-                await trio.to_thread.run_sync(self._log.write_snapshot, picture.seq, picture.sections)
-            else:
-                self._log.write_snapshot(picture.seq, picture.sections)
+            await self._in_thread(self._log.write_snapshot, picture.seq, picture.sections)
         except (OSError, JournalError) as error:
             logger.warning("no snapshot was written: %s; the next start folds the records instead", error)
+            return False
+        return True
+
+    async def _hand_over(self, picture: Picture) -> None:
+        """From now on the roster reads what it has put down; else it goes on from the one before, and keeps what it has."""
+        with suppress(OSError):
+            newest = await self._in_thread(self._log.snapshot)
+            if newest is not None and newest.seq == picture.seq and newest.sections.keys() >= picture.ended.keys():
+                self._roster.go_on_from(newest, picture.ended)
+
+    async def _in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await trio.to_thread.run_sync(work, *args) if self._writer.is_threaded else work(*args)

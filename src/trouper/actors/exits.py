@@ -67,8 +67,8 @@ class RestartLimit:
 Exit: TypeAlias = Normal | Stopped | Crashed | Cancelled | Killed | RestartLimit
 
 
-def is_failure(exit: Exit) -> bool:
-    """Whether the actor itself is to blame: it crashed, or reached its restart limit."""
+def is_failure(exit: Exit | None) -> bool:
+    """Whether the actor itself is to blame: it crashed, or reached its restart limit. One that has not ended is not."""
     return isinstance(exit, Crashed | RestartLimit)
 
 

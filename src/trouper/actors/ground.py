@@ -123,6 +123,9 @@ class Ground(RunGround, Protocol):
     async def load(self, session: str) -> tuple[State, int]:
         """State and next event number of a session, from the journal; a new one if it is not there."""
 
+    def ended(self, session: str) -> None:
+        """The session is closed, and its actor about to end."""
+
     def recorded(self, record: codec.Record, seq: int) -> None:
         """A record has become durable; `seq` is where it stands in the journal."""
 

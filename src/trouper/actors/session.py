@@ -153,6 +153,9 @@ class SessionActor:
             self._crashes = [at for at in self._crashes if now - at < SESSION_RESTART.within_s] + [now]
             is_over = len(self._crashes) > SESSION_RESTART.limit
             raise
+        else:
+            if self._is_closed():  # One that was only stopped goes with its runtime.
+                self.ground.ended(self.session)
         finally:
             # However it ended, also by a cancel: nobody may wait for what will never come.
             if is_over:

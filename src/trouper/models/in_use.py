@@ -22,6 +22,8 @@ class ModelsInUse:
         self._confidant = confidant
         #: All that were ever asked here and are still there, by identity. Weakly: a host may make one for every turn.
         self._met: weakref.WeakValueDictionary[int, Model] = weakref.WeakValueDictionary()
+        #: Those of sessions that have ended, where they cannot be referred to weakly.
+        self._left: dict[int, Model] = {}
 
     def meet(self, model: Model) -> None:
         """A model that is about to be used."""
@@ -29,9 +31,14 @@ class ModelsInUse:
             self._met[id(model)] = model
         confide_in(model, self._confidant)
 
+    def leave(self, model: Model) -> None:
+        """Its session has ended."""
+        if id(model) not in self._met:
+            self._left[id(model)] = model
+
     async def close(self, in_use: Iterable[Model]) -> None:
         """Clients keep connections open for the next request; there is none any more. `in_use`: those that sessions hold, also where they cannot be referred to weakly."""
-        for model in {**self._met, **{id(model): model for model in in_use}}.values():
+        for model in {**self._met, **self._left, **{id(model): model for model in in_use}}.values():
             with trio.move_on_after(_CLOSE_S):
                 try:
                     await close_model(model)

@@ -60,6 +60,10 @@ class Places:
             found = self._files[session] = RootedFiles(self.directory, "files", check_name(session, "session"))
         return found
 
+    def forget(self, session: str) -> None:
+        """Nobody is at work in its files any more; they stay where they are."""
+        self._files.pop(session, None)
+
     def key_values_of(self, session: str) -> KeyValueStore | None:
         return None if self.directory is None else KeyValueStore(self.directory / "kv" / f"{session}.json")
 
