@@ -134,7 +134,7 @@ class RuntimeGround:
             self.snapshots.left(self.roster.ended(session, actor.state, actor.next_seq))
         if actor.state.phase is CLOSED:
             self._loaded.discard(session)  # One that has failed is read anew.
-        self.models.leave(actor.outfit.model)
+        self.models.leave(actor.outfit.model, session)
         self.places.forget(session)
         del self.sessions[session]
 

@@ -239,9 +239,14 @@ def test_the_cache_keeps_to_its_bound() -> None:
     for i in range(200):
         builder.body(ModelRequest((Message("user", (Text("x" * 1000),)),), session=str(i)), "m")
     cache = builder._cache
-    assert sum(entry.size for entry in cache._kept.values()) == cache._bytes <= 10_000
+
+    def kept() -> int:
+        return sum(entry.size for entries in cache._kept.values() for entry in entries.values())
+
+    assert 0 < kept() == cache._bytes <= 10_000
+    assert list(cache._kept)[-1] == "199"  # The newest are kept.
     builder.forget("199")
-    assert cache._bytes == sum(entry.size for entry in cache._kept.values())
+    assert kept() == cache._bytes and "199" not in cache._kept
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "x?alt=json", "x&y", "a#b", "x\n", "models/../y"])

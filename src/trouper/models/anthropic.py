@@ -92,7 +92,9 @@ class Anthropic(HttpModel):
         address = address_of(base_url, BASE_URL_VARIABLE, BASE_URL)
         self._version = api_version
         self._betas = tuple(betas)
-        self._builder = MessagesRequestBuilder(config, max_tokens=max_tokens, api_version=api_version, cache=cache)
+        self._builder: MessagesRequestBuilder = MessagesRequestBuilder(
+            config, max_tokens=max_tokens, api_version=api_version, cache=cache
+        )
         super().__init__(
             model,
             address.url.rstrip("/").removesuffix("/v1"),

@@ -146,6 +146,10 @@ class MessagesRequestBuilder:
             choice["disable_parallel_tool_use"] = True
         return tools, choice
 
+    def forget(self, session: str) -> None:
+        """Drop what is kept for a session; it only costs its next request some time."""
+        self._cache.forget(session)
+
     def _messages(self, request: ModelRequest, without_thinking: bool) -> tuple[list[bytes | memoryview], bool]:
         """In pieces, which together are the messages: a long history is copied as seldom as can be. And whether they hold calls."""
         messages = request.messages

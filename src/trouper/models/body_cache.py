@@ -54,18 +54,22 @@ class Encoded:
 
 
 class BodyCache(Generic[B]):
-    """Encoded beginnings by key, the least recently used dropped first."""
+    """Encoded beginnings by key; those of the session that was least recently asked for are dropped first."""
 
     def __init__(self, bytes_max: int = BODY_CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._kept: OrderedDict[CacheKey, B] = OrderedDict()
+        #: By session, and then by key. None is empty.
+        self._kept: OrderedDict[Hashable, dict[CacheKey, B]] = OrderedDict()
 
     def take(self, key: CacheKey, messages: Sequence[Message]) -> B | None:
         """The beginning kept under `key`, if it is one of these messages. It is the caller's to extend, and to keep again."""
-        known = self._kept.pop(key, None)
+        beginnings = self._kept.get(key[0])
+        known = beginnings.pop(key, None) if beginnings is not None else None
         if known is None:
             return None
+        if not beginnings:
+            del self._kept[key[0]]
         self._bytes -= known.size
         # Identity, not equality: True equals 1, and would be sent as it.
         history = messages if isinstance(messages, Growing) else Growing(messages)
@@ -73,17 +77,17 @@ class BodyCache(Generic[B]):
 
     def keep(self, key: CacheKey, encoded: B) -> None:
         """Under a key for which nothing is kept: `take` comes first."""
-        assert key not in self._kept
+        beginnings = self._kept.setdefault(key[0], {})
+        assert key not in beginnings
         self._bytes += encoded.size
-        self._kept[key] = encoded
+        beginnings[key] = encoded
+        self._kept.move_to_end(key[0])
         while self._bytes > self._bytes_max:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= oldest.size
+            self.forget(next(iter(self._kept)))
 
-    def forget(self, session: str) -> None:
+    def forget(self, session: Hashable) -> None:
         """Drop what is kept for a session; it only costs its next request some time."""
-        for key in [key for key in self._kept if key[0] == session]:
-            self._bytes -= self._kept.pop(key).size
+        self._bytes -= sum(each.size for each in self._kept.pop(session, {}).values())
 
 
 class ToolCache:

@@ -31,6 +31,7 @@ from trouper.models.protocol import (
     check_model,
     close_model,
     confide_in,
+    forget_session,
     name_of,
     window_of,
 )
@@ -82,6 +83,11 @@ class Fallback:
         """All the models' keys."""
         for model in self.models:
             confide_in(model, confidant)
+
+    def forget_session(self, session: str) -> None:
+        """All the models may."""
+        for model in self.models:
+            forget_session(model, session)
 
     async def aclose(self) -> None:
         """Close the idle connections of all the models."""

@@ -86,7 +86,7 @@ class Gemini(HttpModel):
             raise ConfigError(f"schemas {schemas!r} is neither 'json' nor 'openapi'; use one of these", schemas=schemas)
         self._vertex = vertex
         self._version = api_version or ("v1beta1" if vertex else "v1beta")
-        self._builder = RequestBuilder(settings_of(config), schemas=schemas)
+        self._builder: RequestBuilder = RequestBuilder(settings_of(config), schemas=schemas)
         super().__init__(
             model,
             base_url or (vertex.base_url if vertex else BASE_URL),

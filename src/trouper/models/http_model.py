@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from trouper.models.http import Credential, Endpoint, Key
 from trouper.models.protocol import Confidant
@@ -19,11 +19,19 @@ def window_in(windows: Mapping[str, int], name: str) -> int | None:
     return windows[max(matching, key=len)] if matching else None
 
 
+class Builder(Protocol):
+    """Makes the bodies of requests, each from that of the one before."""
+
+    def forget(self, session: str) -> None:
+        """Drop what is kept for a session; it only costs its next request some time."""
+
+
 class HttpModel:
     """A `Model` over HTTP but for its `stream`, which each client has in its provider's words, and its key, which each looks for by itself."""
 
     #: `None` if none is sent.
     _key: Key | None
+    _builder: Builder
 
     def __init__(
         self,
@@ -82,6 +90,10 @@ class HttpModel:
 
     async def _credential(self) -> Credential | None:
         return await self._key.ask() if self._key is not None else None
+
+    def forget_session(self, session: str) -> None:
+        """It has ended: nothing is kept for its next request."""
+        self._builder.forget(session)
 
     async def aclose(self) -> None:
         """Close the idle connections. The client may be used again."""

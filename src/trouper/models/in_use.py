@@ -10,7 +10,7 @@ from contextlib import suppress
 import trio
 
 from trouper.foreign import from_outside
-from trouper.models.protocol import Confidant, Model, close_model, confide_in
+from trouper.models.protocol import Confidant, Model, close_model, confide_in, forget_session
 
 logger = logging.getLogger("trouper.models")
 #: Seconds that a client may take to say good-bye.
@@ -31,10 +31,14 @@ class ModelsInUse:
             self._met[id(model)] = model
         confide_in(model, self._confidant)
 
-    def leave(self, model: Model) -> None:
-        """Its session has ended."""
+    def leave(self, model: Model, session: str) -> None:
+        """The session that had it has ended."""
         if id(model) not in self._met:
             self._left[id(model)] = model
+        try:
+            forget_session(model, session)
+        except Exception as raised:  # Foreign code: it has no say in how a session ends.
+            logger.warning("a client of %s failed as a session ended", type(model).__name__, exc_info=raised)
 
     async def close(self, in_use: Iterable[Model]) -> None:
         """Clients keep connections open for the next request; there is none any more. `in_use`: those that sessions hold, also where they cannot be referred to weakly."""

@@ -102,7 +102,9 @@ class OpenAICompatible(HttpModel):
         limit_field: Literal["max_completion_tokens", "max_tokens"] = (
             "max_completion_tokens" if provider == "openai" else "max_tokens"
         )
-        self._builder = ChatRequestBuilder(Dialect(provider, limit_field, reasoning, stream_usage), config)
+        self._builder: ChatRequestBuilder = ChatRequestBuilder(
+            Dialect(provider, limit_field, reasoning, stream_usage), config
+        )
         super().__init__(
             model,
             address.url,

@@ -116,6 +116,10 @@ class ChatRequestBuilder:
                 out["parallel_tool_calls"] = False
         return out
 
+    def forget(self, session: str) -> None:
+        """Drop what is kept for a session; it only costs its next request some time."""
+        self._cache.forget(session)
+
     def _messages(self, request: ModelRequest) -> bytes:
         messages = request.messages
         key = (request.session, request.purpose)

@@ -105,6 +105,12 @@ def confide_in(model: Model, confidant: Confidant) -> None:
         confide(confidant)
 
 
+def forget_session(model: Model, session: str) -> None:
+    """Have a model let go of what it keeps for a session's next request, if it keeps anything: `forget_session` is not part of the protocol, but may be there."""
+    if (forget := getattr(model, "forget_session", None)) is not None:
+        forget(session)
+
+
 def check_model(model: object) -> None:
     """Refuse what is no model, where it is given and not when it is asked."""
     if isinstance(model, type):

@@ -44,6 +44,7 @@ from trouper.models.protocol import (
     check_model,
     close_model,
     confide_in,
+    forget_session,
     name_of,
     window_of,
 )
@@ -123,6 +124,10 @@ class Recorded:
     def confide_in(self, confidant: Confidant) -> None:
         """The keys of the model."""
         confide_in(self.model, confidant)
+
+    def forget_session(self, session: str) -> None:
+        """The model may."""
+        forget_session(self.model, session)
 
     async def aclose(self) -> None:
         """Close the idle connections of the model."""
