@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 import trouper.snapshots
-from trouper import CommandRejected, Limits, Runtime, Session, open_runtime, tool
+from trouper import CommandRejected, Limits, Runtime, Session, UsageError, open_runtime, tool
 from trouper.actors.exits import Normal, RestartLimit
 from trouper.actors.session import SESSION_RESTART, SessionActor
 from trouper.cli.requests import answered
@@ -154,6 +154,8 @@ async def test_the_files_of_a_closed_session_stay(tmp_path):
         await runtime.services("s").kv.set("page", 3)
         runtime.files_of("s").write("notes", b"kept")
         await session.close()
+        with pytest.raises(UsageError, match="session 's' is not open"):
+            runtime.services("s")
         assert await session._desk.kv.get("page") == 3
         assert session._desk.files.read("notes") == runtime.files_of("s").read("notes") == b"kept"
         assert await (await runtime.session("s"))._desk.kv.get("page") == 3
@@ -477,3 +479,29 @@ async def test_to_open_a_closed_session_again_reads_no_record(autojump_clock, op
         for name in ("first", "second"):
             session = await runtime.session(name)
             assert len(session.history) == 4 and await session._ref.wait_exit() == Normal()
+
+
+async def test_a_session_that_begins_again_after_a_crash_reads_on_from_the_newest_snapshot(
+    autojump_clock, open_checked, monkeypatch
+):
+    """J13, I12: whether that has it or not, what came before it need not be read."""
+    async with open_checked(talkative()) as runtime:
+        old = await runtime.session("old")
+        await old.ask("one")
+        await runtime._ground.snapshots.write()
+        base, records = runtime._log.last, runtime._log.records
+        young = await runtime.session("young")
+        read_after: list[int] = []
+
+        def watched(after: int = 0, stream: str | None = None) -> Any:
+            read_after.append(after)
+            return records(after, stream)
+
+        monkeypatch.setattr(runtime._log, "records", watched)
+        for session in (old, young):
+            await session.ask("two")
+            session._actor._nursery.start_soon(_raise, RuntimeError("a bug"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert (await session.ask("three")).text == "Yes."
+        assert read_after == [base, base]
+        assert (old.state.turns, young.state.turns) == (3, 2)
