@@ -9,6 +9,7 @@ import pytest
 from session_watch import recorded
 
 from trouper import TurnFailed, UsageError, tool
+from trouper.actors.structured import parsed
 from trouper.core.events import OutputMismatched, TurnEnded
 from trouper.models import Scripted, call, reply
 
@@ -17,6 +18,7 @@ SCHEMA = {
     "properties": {"city": {"type": "string"}, "degrees": {"type": "number"}},
     "required": ["city", "degrees"],
 }
+LONG_NUMBER = 12_345_678_901_234_567_890_123
 
 
 @attrs.frozen
@@ -46,15 +48,26 @@ async def test_output_that_follows_a_schema_comes_parsed(autojump_clock, open_ch
 
 async def test_a_whole_number_is_that_number_however_long(autojump_clock, open_checked):
     """Structured output: ids of twenty and more digits come as they were written."""
-    number = 12_345_678_901_234_567_890_123
-    deep = "[" * 990 + str(number) + "]" * 990
-    model = Scripted([reply(f'{{"n": {number}}}'), reply(f'{{"n": 1, "more": {deep}}}'), reply('{"n": 1}')])
+    deep = "[" * 100_000 + str(LONG_NUMBER) + "]" * 100_000
+    model = Scripted([reply(f'{{"n": {LONG_NUMBER}}}'), reply(f'{{"n": 1, "more": {deep}}}'), reply('{"n": 1}')])
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     async with open_checked(model) as runtime:
         session = await runtime.session("s")
-        assert (await session.ask("x", output=schema)).output == {"n": number}
+        assert (await session.ask("x", output=schema)).output == {"n": LONG_NUMBER}
         assert (await session.ask("x", output=schema)).output == {"n": 1}
-    assert "nested too deep" in model.requests[2].messages[-1].text
+    assert "depth limit exceeded" in model.requests[2].messages[-1].text
+
+
+def test_a_long_number_deep_inside_comes_as_written_or_the_model_is_told():
+    """How deep JSON can be read with every digit hangs on the version of Python."""
+    try:
+        found = parsed("[" * 990 + str(LONG_NUMBER) + "]" * 990)
+    except ValueError as error:
+        assert str(error) == "JSON nested too deep"
+    else:
+        while isinstance(found, list):
+            (found,) = found
+        assert found == LONG_NUMBER
 
 
 async def test_output_of_a_class_comes_as_an_object(autojump_clock, open_checked):
