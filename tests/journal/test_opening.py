@@ -110,7 +110,7 @@ def test_temporary_files_of_a_crash_are_tidied(tmp_path: Path) -> None:
 def test_a_second_opener_in_the_same_process_is_refused(tmp_path: Path) -> None:
     """J9."""
     log = open_log(tmp_path / "j")
-    with pytest.raises(JournalLocked) as caught:
+    with pytest.raises(JournalLocked, match="which is this one; close what has it open here first") as caught:
         open_log(tmp_path / "j")
     assert caught.value.facts["pid"] == os.getpid()
     log.close()

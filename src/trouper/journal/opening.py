@@ -105,9 +105,12 @@ def take_lock(disk: Disk, root: str) -> Lock:
         return disk.lock(path, json.dumps({"pid": os.getpid()}))
     except BlockingIOError:
         pid = _owner(disk, path)
-        who = f"process {pid}" if pid is not None else "another process"
+        if pid == os.getpid():
+            who, remedy = f"process {pid}, which is this one", "close what has it open here first"
+        else:
+            who, remedy = "another process" if pid is None else f"process {pid}", "stop that first"
         raise JournalLocked(
-            f"the journal {root!r} is being written by {who}; stop that first, or use another directory",
+            f"the journal {root!r} is being written by {who}; {remedy}, or use another directory",
             root=root,
             pid=pid,
         ) from None
