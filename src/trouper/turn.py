@@ -15,6 +15,7 @@ from trouper.core.events import TurnEnded
 from trouper.core.live import CaughtUp
 from trouper.core.messages import NO_USAGE, Fault, Json, Usage
 from trouper.core.values import frozen
+from trouper.foreign import from_outside
 from trouper.tools.complaint import clipped
 from trouper.tools.validation import compiled
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Turns that end so have no output of the wanted shape: they were cut short, or refused.
 _WITHOUT_OUTPUT = frozenset({"interrupt", "max_steps", "max_tokens", "budget", "refusal", "error"})
+
+#: Of what a caller's class says about a reply that it does not take.
+_PROBLEM_CHARS = 2_000
 
 
 class TurnFailed(WorldError):
@@ -103,10 +107,12 @@ class Turn:
         if self._shape is not None and error is None and last.stop_reason not in _WITHOUT_OUTPUT:
             try:
                 output = _shaped(last.text, self._shape)
-            except Exception as problem:  # The class is the caller's, and may refuse more than its schema says.
+            except BaseException as problem:  # The class is the caller's, and may refuse more than its schema says.
+                if (outside := from_outside(problem)) is not None:
+                    raise outside from None
                 error = Fault(
                     "invalid_output",
-                    f"the reply follows the schema, but no object can be made of it: {_innermost(problem)}",
+                    f"the reply follows the schema, but no object can be made of it: {_told(problem)}",
                 )
         self.result = TurnResult(
             text=last.text,
@@ -120,11 +126,15 @@ class Turn:
         )
 
 
-def _innermost(error: BaseException) -> BaseException:
-    """The first cause in a group of them."""
+def _told(error: BaseException) -> str:
+    """What the first cause in a group of them says; or what it is, if it says nothing."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return error
+    try:
+        said = str(error)
+    except Exception:  # It is the caller's too.
+        said = ""
+    return clipped(said, _PROBLEM_CHARS) or type(error).__name__
 
 
 def schema_of_output(output: type | Mapping[str, Json] | None) -> Mapping[str, Json] | None:

@@ -193,6 +193,26 @@ async def test_nothing_that_a_parameters_class_raises_ends_more_than_the_call(
     assert not crashes(caplog)
 
 
+@pytest.mark.parametrize("kind", OWN)
+async def test_nothing_that_a_class_for_the_output_raises_comes_out_of_ask(autojump_clock, open_checked, kind):
+    """I23: the turn has ended, and its result says what is wrong."""
+
+    @attrs.define
+    class Odd:
+        number: int
+
+        def __attrs_post_init__(self) -> None:
+            raise kind
+
+    async with open_checked(Scripted([reply('{"number": 1}')] * 2)) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("go", output=Odd)
+        async with session.turn("go", output=Odd) as turn:
+            assert await turn.wait_ended() == result
+    assert result.output is None and result.error.kind == "invalid_output"
+    assert result.error.message.endswith(f"made of it: {kind.__name__}")
+
+
 @pytest.mark.parametrize("schema", [{"pattern": "["}, {"$ref": "#/nowhere"}, {"type": "nonsense"}])
 async def test_a_schema_that_is_none_ends_the_call_and_not_the_session(
     autojump_clock, open_checked, journal, caplog, schema

@@ -110,6 +110,27 @@ async def test_a_class_that_refuses_what_its_schema_allows_is_a_clear_error(auto
     assert "colder than nothing" in result.error.message
 
 
+class Mute(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(("problem", "told"), [(Mute(), "Mute"), (ValueError("no" * 500_000), "nono...")])
+async def test_what_a_class_says_of_a_reply_is_told_in_few_words_or_by_its_name(
+    autojump_clock, open_checked, problem, told
+):
+    @attrs.frozen
+    class Odd:
+        number: int
+
+        def __attrs_post_init__(self) -> None:
+            raise problem
+
+    async with open_checked(Scripted([reply('{"number": 1}')])) as runtime:
+        result = await (await runtime.session("s")).ask("?", output=Odd)
+    assert result.error.message.endswith(told) and len(result.error.message) < 3_000
+
+
 @pytest.mark.parametrize("stop", ["refusal", "max_tokens"])
 async def test_a_refusal_or_a_cut_has_no_output_and_is_no_error_of_ours(autojump_clock, open_checked, journal, stop):
     async with open_checked(Scripted([reply('{"city": "U', stop=stop)])) as runtime:
