@@ -251,6 +251,18 @@ async def test_a_runtime_has_a_budget_for_all_its_sessions(
     assert warned.what == what and 0.8 <= warned.spent / warned.cap <= 1
 
 
+@pytest.mark.parametrize("budget", [Budget(tokens=10), Budget(steps=1), Budget(tool_calls=1)])
+@pytest.mark.parametrize("whose", ["session", "runtime"])
+async def test_a_step_that_the_budget_refuses_is_none(autojump_clock, open_checked, budget, whose):
+    """L2, L25: whosever budget it was, steps are those in which the model was asked."""
+    model = Scripted([*rounds(20, input=15, output=5)])
+    async with open_checked(model, tools=[look], budget=budget if whose == "runtime" else Budget()) as runtime:
+        session = await runtime.session("s", budget=budget if whose == "session" else None)
+        first, second = await session.ask("go"), await session.ask("go on")
+        assert (first.stop_reason, first.steps) == (second.stop_reason, second.steps + 1) == ("budget", 1)
+        assert session.statistics().steps == len(model.requests) == 1
+
+
 async def at_once(runtime, count: int, turns: int = 1) -> list[str]:
     """How the turns ended of so many sessions that all ask at the same time."""
     ends: list[str] = []

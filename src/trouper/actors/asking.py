@@ -80,7 +80,7 @@ class Asking:
                 self._host.tell(NoteBudget(what, used, cap))
             if spent is not None:
                 spending.release(held)
-                return EndTurn(turn, "budget", self._host.now(), spent)
+                return EndTurn(turn, "budget", self._host.now(), spent, unasked=True)
         outfit = self._host.turn_outfit
         connecting = Connecting(outfit.limits.deadlines)
         request = self._request(outfit, turn, step_number, connecting)

@@ -186,6 +186,8 @@ class EndTurn:
     partial: Message | None = None
     #: What it had cost until then, as far as the provider has said.
     usage: Usage = NO_USAGE
+    #: The step that was about to begin never came to ask the model.
+    unasked: bool = False
 
 
 @frozen

@@ -202,6 +202,7 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
                     partial=command.partial,
                     fault=command.fault,
                     usage=command.usage,
+                    unasked=command.unasked,
                 )
         case Compact():
             compacting.compact(decision, command)

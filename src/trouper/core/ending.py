@@ -32,6 +32,7 @@ def end_turn(
     partial: Message | None = None,
     detail: str | None = None,
     usage: Usage = NO_USAGE,
+    unasked: bool = False,
 ) -> None:
     """End the turn wherever it is: every open call gets its outcome, the history stays sound (L21)."""
     state = decision.state
@@ -47,7 +48,9 @@ def end_turn(
     kept = partial if state.phase is Phase.THINKING else None
     if kept is None and state.phase is Phase.THINKING:
         kept = draft_of(turn)
-    ended(decision, TurnEnded(turn.number, stop_reason, at, fault, kept, detail or None, usage))
+    # Of a step that was begun more than once, the model was asked before.
+    unasked = unasked and turn.asks == turn.step
+    ended(decision, TurnEnded(turn.number, stop_reason, at, fault, kept, detail or None, usage, unasked))
 
 
 def ended(decision: Decision, event: TurnEnded) -> None:

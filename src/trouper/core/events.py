@@ -277,6 +277,8 @@ class TurnEnded:
     detail: str | None = None
     #: What the unfinished reply had cost, as far as the provider has said (L24).
     usage: Usage = NO_USAGE
+    #: The last step was given up before the model was asked, and does not count as one (L2).
+    unasked: bool = False
 
 
 @frozen

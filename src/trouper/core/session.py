@@ -543,12 +543,13 @@ def _compaction_ended(state: State, event: CompactionEnded, phase: Phase) -> Sta
 def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
     turn = state.in_turn
     text = event.partial.text if event.partial is not None else ""
+    spent = _with_usage(state.spent, event.usage)
     last = EndedTurn(
         number=turn.number,
         stop_reason=event.stop_reason,
         text=text or turn.text,
         usage=turn.usage + event.usage,
-        steps=turn.step,
+        steps=turn.step - event.unasked,
         fault=event.fault,
         detail=event.detail,
         compaction=turn.compaction,
@@ -559,7 +560,7 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         turn=None,
         compacting=None,
         last=last,
-        spent=_with_usage(state.spent, event.usage),
+        spent=changed(spent, steps=spent.steps - 1) if event.unasked else spent,
         approvals=(),
         carrying=(),
         held=bool(state.queue)
