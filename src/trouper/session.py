@@ -274,7 +274,10 @@ class Session(BackgroundSide):
             self._actor.audience.turns.remove(feed)
 
     async def close(self, reason: str = "") -> None:
-        """End the session for good. What runs is cancelled; the journal keeps everything. Returns when all of it has stopped, or the grace period is over."""
+        """End the session for good. What runs is cancelled; the journal keeps everything. Returns when all of it has stopped, or the grace period is over.
+
+        In a hook of its own, which the session waits for at its end, it returns when the end is recorded and the work has stopped.
+        """
         command = Close(self._now(), checks.text(reason, "the reason"))
         try:
             closed = await self._ask(command)
@@ -286,7 +289,8 @@ class Session(BackgroundSide):
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in closed.cancelled:
                 await running.wait_done()
-            await self._ref.wait_exit()
+            if not self._ref.is_around:
+                await self._ref.wait_exit()
 
     # -- approvals and client-side calls
 

@@ -7,6 +7,7 @@ import gc
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -271,6 +272,25 @@ async def test_a_hook_that_looks_on_comes_to_its_end_when_the_session_does(autoj
     assert told == ["AfterTurn"]
 
 
+async def test_hooks_hear_of_a_session_before_they_are_asked_about_its_turns(autojump_clock, open_checked):
+    """T5: the two came in any order. A hundred sessions, since the scheduler may happen to run the right one first."""
+    told: list[tuple[str, str]] = []
+
+    async def note(event: Any) -> None:
+        told.append((event.session, type(event).__name__))
+
+    async def ask(name: str) -> None:
+        await (await runtime.session(name)).ask("go")
+
+    hooks = [Hooks(session_started=note, before_turn=note)]
+    async with open_checked(Scripted([reply("Fine.")], exhausted="repeat"), hooks=hooks) as runtime:
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(ask, f"s{number}")
+    for number in range(100):
+        assert [kind for name, kind in told if name == f"s{number}"] == ["SessionStarted", "BeforeTurn"]
+
+
 async def test_a_hook_that_never_ends_keeps_its_session_for_no_longer_than_the_grace(autojump_clock, open_checked):
     """T5, I24"""
 
@@ -302,6 +322,31 @@ async def test_a_hook_that_asks_something_of_its_session_at_its_end_is_refused(a
         begun = trio.current_time()
         await session.close()
         assert (len(told), trio.current_time() - begun) == (1, 0)
+
+
+@pytest.mark.parametrize("hook", ["session_started", "after_turn", "session_ended"])
+async def test_a_hook_that_closes_its_own_session_goes_on_at_once(autojump_clock, open_checked, hook):
+    """T5, I24: it waited for the session, which waited for the hook, until the grace was over and the hook was cut off."""
+    opened, ended = trio.Event(), trio.Event()
+
+    async def closes(event: object) -> None:
+        await opened.wait()
+        await session.close("enough")
+        assert session.state.phase.value == "closed"
+        ended.set()
+
+    begun = trio.current_time()
+    async with open_checked(Scripted([reply("Fine.")]), hooks=[Hooks(**{hook: closes})]) as runtime:
+        session = await runtime.session("s")
+        opened.set()
+        if hook == "after_turn":
+            await session.ask("go")
+        elif hook == "session_ended":
+            await session.close()
+        with trio.fail_after(60):
+            await ended.wait()
+        await session._ref.wait_exit()
+        assert trio.current_time() == begun
 
 
 @pytest.mark.parametrize("end", ["cancel", "crash"])

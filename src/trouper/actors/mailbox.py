@@ -141,7 +141,7 @@ class Mailbox:
     def _refuse(self, message: Any) -> None:
         if self.is_ending:
             raise self.gone(taken=False)
-        if type(message) is Request and self._is_own(message):
+        if type(message) is Request and self.is_around(message._asker):
             raise self._hung_up()
 
     @ki_safe
@@ -299,14 +299,13 @@ class Mailbox:
             self.phase = _AWAY
         taken = () if self.current is None else (self.current,)
         for message in (*taken, *(self.deferred or ()), *(self.queue or ())):
-            if type(message) is Request and self._is_own(message):
+            if type(message) is Request and self.is_around(message._asker):
                 if message._stage is Stage.QUEUED:
                     self.withdraw(message)
                 message._settle(Error(self._hung_up()))
 
-    def _is_own(self, request: Request[Any, Any]) -> bool:
-        """Whether the asker runs in a nursery of the actor's, or in one further in."""
-        task = request._asker
+    def is_around(self, task: trio.lowlevel.Task | None) -> bool:
+        """Whether the task is the actor's, or runs in a nursery of the actor's, or in one further in."""
         while task is not None and task is not self.consumer:
             task = None if task.parent_nursery is None else task.parent_nursery.parent_task
         return task is not None

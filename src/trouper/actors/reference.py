@@ -132,6 +132,11 @@ class Ref(Generic[M_contra, R_co]):
         task.custom_sleep_data = request
         return cast(R_co, await trio.lowlevel.wait_task_rescheduled(_not_now))
 
+    @property
+    def is_around(self) -> bool:
+        """Whether whoever asks is part of the actor: the actor's end waits for that one's, and never the other way round."""
+        return self._mailbox.is_around(trio.lowlevel.current_task())
+
     async def wait_exit(self) -> Exit:
         """Wait until the actor has ended for good, and say why."""
         return await self._mailbox.wait_end()

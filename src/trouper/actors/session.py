@@ -200,6 +200,8 @@ class SessionActor:
     async def _listen(self, inbox: Inbox[Any, Any]) -> None:
         if self.outfit.hooks:
             self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
+            # They begin before anybody hears from us, and so before the hooks of a first turn.
+            await trio.lowlevel.cancel_shielded_checkpoint()
         await self._begin(inbox)
         if not self._is_closed():
             async for first in inbox:

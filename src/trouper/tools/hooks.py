@@ -7,8 +7,8 @@
     open_runtime(..., hooks=[Hooks(before_tool=no_friday_deploys)])
 
 A before-hook may let a call pass (`None` or `Allow()`), deny it, or rewrite its arguments, which are then validated again. One that raises, hangs or returns
-something else denies: a guard that is broken guards nothing. An after-hook only looks on; one that raises is logged. Plain functions will do where nothing is
-waited for.
+something else denies: a guard that is broken guards nothing. An after-hook only looks on; one that raises is logged. `session_started` looks on too: it begins
+before anything else is told of the session, and nobody waits for its end. Plain functions will do where nothing is waited for.
 """
 
 from __future__ import annotations
