@@ -103,6 +103,25 @@ async def test_a_failing_model_is_asked_again_and_in_the_end_given_up(open_check
         assert "3 times" in given_up.notification.reason
 
 
+@pytest.mark.parametrize("wake", [True, False])
+async def test_a_new_one_does_not_wait_behind_one_that_failed_often(
+    open_checked: Any, autojump_clock: Any, wake: bool
+) -> None:
+    """B15: the old one goes along with it. What wakes nobody waits as long as the other does."""
+    model = Scripted([reply(fail(ModelFault("no")))] * 8 + [reply("noted")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("a")
+        await session.notify("Old", "news")
+        await until(session, lambda state: len(model.requests) == 8 and state.turn is None)
+        failed_at = trio.current_time()
+        await trio.sleep(5.0)
+        assert len(model.requests) == 8
+        await session.notify("New", "news", wake=wake)
+        await until_quiet(session)
+        assert trio.current_time() - failed_at == pytest.approx(5.1 if wake else 60.0, abs=0.01)
+    assert model.requests[8].messages[-1].text.count("[notification]") == 2
+
+
 async def test_what_a_spent_budget_kept_from_the_model_is_told_when_there_is_more(
     open_checked: Any, autojump_clock: Any
 ) -> None:

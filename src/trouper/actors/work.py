@@ -257,7 +257,7 @@ class Worker:
                 await trio.sleep(max(0.0, expires_at - self._host.now()))
                 return LapseCall(call_id, self._host.now())
             case DeliverBatch():
-                await self._wait_deliverable(work)
+                await self._wait_deliverable()
                 return DeliverDue(self._host.now(), self._host.outfit.turn_options(), self._host.notification_limits())
             case TakeQueued():
                 return DeliverDue(self._host.now(), self._host.outfit.turn_options())
@@ -284,11 +284,16 @@ class Worker:
             left = work.at - now
             await trio.sleep(min(left, _LOOK_AT_CLOCK_S if left <= _FAR_OFF_S else _LOOK_SELDOM_S))
 
-    async def _wait_deliverable(self, work: DeliverBatch) -> None:
-        """Let what ends together be told together; after a failure wait longer and longer; and not while somebody types (B14, B15)."""
-        pending = self._host.state.notifications.pending
-        tried = max((pending[id].attempts for id in work.ids if id in pending), default=0)
-        await trio.sleep(_GATHER_S if not tried else min(_RETELL_MAX_S, 2.0 ** min(tried, 9)))
+    async def _wait_deliverable(self) -> None:
+        """Let what ends together be told together; after a failure wait longer and longer, unless something new comes; and not while somebody types (B14, B15)."""
+        since = trio.current_time()
+        while tried := min((each.attempts for each in self._host.state.notifications.queued if each.wake), default=0):
+            with trio.move_on_at(since + min(_RETELL_MAX_S, 2.0 ** min(tried, 9))) as waiting:
+                await self._host.watches.wait_notified()
+            if waiting.cancelled_caught:
+                break
+        else:
+            await trio.sleep(_GATHER_S)
         await self._host.notification_holds.wait_released()
 
     async def _fire(self, work: ActOnFire) -> ActFire:
