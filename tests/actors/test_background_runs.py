@@ -954,3 +954,66 @@ async def test_where_limits_were_lowered_as_many_runs_go_on_as_they_allow(
         await until_quiet(session)
         assert sorted(task.state.value for task in session.tasks()) == ["interrupted"] * 2 + ["succeeded"] * 2
     open_checked.check(left)
+
+
+@pytest.mark.parametrize("how", ["session", "tasks", "a task of its own"])
+@pytest.mark.parametrize("spilled", [False, True])
+async def test_a_run_that_waits_for_itself_is_refused_at_once(
+    open_checked: Any, autojump_clock: Any, how: str, spilled: bool
+) -> None:
+    """I26: it waited for its own end, for good."""
+    refused: list[str] = []
+
+    async def wait(context: ToolContext, id: str) -> None:
+        with pytest.raises(ToolError if how == "tasks" else CommandRejected, match="is this very run") as told:
+            await (context.tasks.wait(id, timeout_s=300) if how == "tasks" else session.wait_task(id))
+        refused.append(str(told.value))
+
+    @tool(background=True)
+    async def patient(context: ToolContext) -> str:
+        """Waits for itself."""
+        await trio.sleep(1.0)
+        id = only_task(session).id
+        if how == "a task of its own":
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, context, id)
+        else:
+            await wait(context, id)
+        return "done"
+
+    script = [reply(call("patient")), reply("It goes on.")] if spilled else []
+    async with open_checked(Scripted([*script, reply("Noted.")]), tools=[patient]) as runtime:
+        session = await runtime.session("a")
+        await (session.ask("go") if spilled else session.spawn("patient"))
+        with trio.fail_after(60):
+            ended = await session.wait_task(only_task(session).id)
+        assert (ended.state, len(refused)) == (TaskState.SUCCEEDED, 1)
+        assert ended.finished_at is not None and ended.finished_at - ended.created_at < 2.0
+
+
+async def test_runs_that_would_wait_for_each_other_are_refused_and_all_others_wait(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """I26: the last of the ring is refused; then they end one after the other. Who is in no ring waits."""
+    told: dict[str, str] = {}
+
+    @tool(background=True)
+    async def patient(name: str, delay_s: float, other: str) -> str:
+        """Waits for another."""
+        await trio.sleep(delay_s)
+        try:
+            told[name] = (await session.wait_task(ids[other])).state.value
+        except CommandRejected as refusal:
+            told[name] = refusal.message
+        return name
+
+    async with open_checked(Scripted([reply("Noted.")], exhausted="repeat"), tools=[patient]) as runtime:
+        session = await runtime.session("a")
+        ids: dict[str, str] = {}
+        for number, (name, other) in enumerate(zip("abcd", "bcaa", strict=True), 1):
+            arguments = {"name": name, "delay_s": float(number), "other": other}
+            ids[name] = (await session.spawn("patient", arguments)).id
+        with trio.fail_after(60):
+            await until_quiet(session)
+    assert "waits for this run" in told.pop("c")
+    assert told == {"a": "succeeded", "b": "succeeded", "d": "succeeded"}

@@ -22,12 +22,12 @@ class Lane:
     meant, and the next one gets another. Between two pieces nobody has hold of the scope.
     """
 
-    __slots__ = ("_innermost", "_task", "deadlines", "scope")
+    __slots__ = ("_innermost", "deadlines", "scope", "task")
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
         self.scope: trio.CancelScope | None = None
-        self._task = trio.lowlevel.current_task()
+        self.task = trio.lowlevel.current_task()
         self._innermost: object = None
 
     def __enter__(self) -> Lane:
@@ -37,13 +37,13 @@ class Lane:
         """A scope to be in from now on."""
         scope = self.scope = trio.CancelScope()
         scope.__enter__()
-        self._innermost = getattr(self._task, "_cancel_status", None)
+        self._innermost = getattr(self.task, "_cancel_status", None)
         return scope
 
     @property
     def is_left_open(self) -> bool:
         """Whether the task is in another scope than this one. Only trio itself knows, and has no public name for it; without it nobody would notice."""
-        return getattr(self._task, "_cancel_status", None) is not self._innermost
+        return getattr(self.task, "_cancel_status", None) is not self._innermost
 
     @_ki_safe
     def __exit__(
@@ -101,6 +101,11 @@ class Running:
         """It is this lane's turn to do it. False if it was stopped before."""
         self._lane = lane
         return not self.stopped
+
+    @property
+    def task(self) -> trio.lowlevel.Task:
+        """The task that does it, once it has begun."""
+        return self._lane.task
 
     @property
     def clock(self) -> Callable[[], float]:

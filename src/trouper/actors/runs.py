@@ -132,6 +132,7 @@ class Runs:
         self._ending: dict[TaskId, trio.Event] = {}
         self._reporter = Reporter(host.limits.heartbeat_s)
         self._let_go = let_go
+        host.watches.no_runs()
         #: That of the calls that began last.
         self._allowance: Allowance | None = None
 
@@ -439,6 +440,7 @@ class Runs:
     def _attach(self, run: Run, task_id: TaskId, attempt: int) -> None:
         run.attach(task_id, attempt)
         self._tasks[task_id] = run
+        self._host.watches.run_began(task_id, run.running.task)
         if self._reporter.add(run):
             self._host.start(self._reporter.report)
 
@@ -451,3 +453,4 @@ class Runs:
         self._calls.pop(run.call, None)
         if run.task_id is not None and self._tasks.get(run.task_id) is run:
             del self._tasks[run.task_id]
+            self._host.watches.run_ended(run.task_id)

@@ -137,11 +137,11 @@ class TaskBook:
                 await session._ask(MessageTask(found.id, "to_task", text, session._now()))
 
     async def wait(self, task_id: str, *, timeout_s: float) -> Mapping[str, Json]:
-        """Until it has ended or asks for input, or the time is up."""
+        """Until it has ended or asks for input, or the time is up. A run does not wait for itself."""
         self._known(task_id)
-        with trio.move_on_after(timeout_s):
+        with told_to_model(), trio.move_on_after(timeout_s):
             while (found := self._known(task_id)).state in (TaskState.QUEUED, TaskState.RUNNING):
-                if not await self._session._actor.watches.wait_task(found.id):
+                if not await self._session._actor.watches.wait_for(found.id):
                     break
         return task_detail(self._known(task_id))
 

@@ -105,7 +105,7 @@ class BackgroundSide:
         return found
 
     async def wait_task(self, id: str) -> Task:
-        """Until the task has ended."""
+        """Until the task has ended. `CommandRejected` for a run that would wait for itself, or for one that waits for it."""
         await trio.lowlevel.checkpoint()
         while True:
             found = self.task(id)
@@ -113,7 +113,7 @@ class BackgroundSide:
                 raise CommandRejected(f"there is no task {id!r} here; see session.tasks()", task_id=id)
             if found.ended:
                 return found
-            if not await self._actor.watches.wait_task(found.id):
+            if not await self._actor.watches.wait_for(found.id):
                 raise CommandRejected(f"the session has stopped while task {id!r} ran; open it again", task_id=id)
 
     async def message_task(self, id: str, text: str) -> None:
