@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
 
 from trouper._errors import CommandRejected, UsageError
 
+#: Characters of what names something, of what is told to a run, and of why something is done.
+NAME_MAX = 4_096
+MESSAGE_MAX = 65_536
+REASON_MAX = 8_000
+
 _E = TypeVar("_E", bound=Enum)
 
 
-def text(value: object, what: str) -> str:
+def text(value: object, what: str, most: int | None = None) -> str:
+    """Text, of at most so many characters."""
     if not isinstance(value, str):
         raise UsageError(f"{what} is text, not {value!r}; write it as one", what=what)
+    if most is not None and len(value) > most:
+        raise UsageError(f"{what} has {len(value)} characters, and {most} is the limit; say it in fewer", what=what)
     return value
 
 
 def word(value: object, what: str) -> str:
-    """Text that is not empty."""
-    if not text(value, what):
+    """A name: text that is not empty, and not very long."""
+    if not text(value, what, NAME_MAX):
         raise UsageError(f"{what} is empty; name it", what=what)
     return text(value, what)
+
+
+def brief(said: str, redact: Callable[[str], str], most: int = REASON_MAX) -> str:
+    """What is cut to be no longer than that, since nobody is there to say it in fewer words. After redaction: half a secret would not be known as one (I36)."""
+    if len(said) <= most:
+        return said
+    note = "\n[{} more characters]"
+    said = redact(said)
+    kept = most - len(note) - 20
+    return said if len(said) <= most else said[:kept] + note.format(len(said) - kept)
 
 
 def optional_text(value: object, what: str) -> None:

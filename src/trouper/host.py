@@ -113,6 +113,8 @@ class Runtime(Overview):
         self._ground.home.check()
         if system is not None and not isinstance(system, str):
             raise UsageError(f"system={system!r} is no text; give the system prompt as text")
+        if system is not None:
+            checks.text(system, "the system prompt", self._outfit.limits.input_chars)
         check_model(model)
         if tools is not None:
             check_tools(tools)

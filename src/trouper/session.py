@@ -140,7 +140,8 @@ class Session(BackgroundSide):
         for hook in self._actor.outfit.hooks:
             verdict = await hook.ask_before_turn(self.id, text)
             if verdict.denied is not None:
-                raise CommandRejected(f"a hook denied this turn: {verdict.denied}", session=self.id)
+                told = checks.brief(verdict.denied, self._actor.redact_text)
+                raise CommandRejected(f"a hook denied this turn: {told}", session=self.id)
 
     @ki_safe  # A Ctrl-C right behind the gate would take a place there for good.
     async def _through_the_gate(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:
@@ -208,7 +209,7 @@ class Session(BackgroundSide):
 
     async def interrupt(self, reason: str = "") -> None:
         """End the running turn, if any. Returns when it is recorded and its work has really stopped, or the grace period is over."""
-        await self._stop(Interrupt(self._now(), checks.text(reason, "the reason")))
+        await self._stop(Interrupt(self._now(), self._reason(reason)))
 
     async def _stop(self, command: Interrupt | CancelCall) -> None:
         stopped = await self._ask(command)
@@ -242,7 +243,7 @@ class Session(BackgroundSide):
     async def cancel(self, id: str, reason: str = "") -> None:
         """Cancel a call or a background task by its id. Returns when its work has really stopped and its end is recorded, or the grace period is over."""
         call = CallId(checks.text(id, "the id of a call or task"))
-        await self._stop(CancelCall(call, self._now(), checks.text(reason, "the reason")))
+        await self._stop(CancelCall(call, self._now(), self._reason(reason)))
 
     async def compact(self) -> CompactionEnded | HistoryMasked | None:
         """Make the context smaller now, and tell what was done, with the tokens before and after.
@@ -278,7 +279,7 @@ class Session(BackgroundSide):
 
         In a hook of its own, which the session waits for at its end, it returns when the end is recorded and the work has stopped.
         """
-        command = Close(self._now(), checks.text(reason, "the reason"))
+        command = Close(self._now(), self._reason(reason))
         try:
             closed = await self._ask(command)
         except CommandRejected:
@@ -302,12 +303,12 @@ class Session(BackgroundSide):
     async def approve(self, call: str, *, always: bool = False, by: str = "") -> None:
         """Allow one call, as it stands; with `always`, every later call of this tool in this session."""
         checks.text(call, "the id of a call")
-        checks.text(by, "by")
+        checks.text(by, "by", checks.NAME_MAX)
         await self._ask(Approve(CallId(call), self._now(), by, bool(always)))
 
     async def deny(self, call: str, reason: str = "") -> None:
         """Refuse one call; the model reads the reason."""
-        checks.text(reason, "the reason")
+        reason = self._reason(reason)
         # One that ends or lapses meanwhile is not run either: then there is nothing to tell.
         if call not in self.approvals:
             raise CommandRejected(

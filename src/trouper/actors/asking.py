@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Sequence
 
+from trouper import checks
 from trouper.actors.draft import Draft
 from trouper.actors.ground import Outfit, WorkHost
 from trouper.actors.model_call import Connecting, Failed, ModelCall
@@ -151,7 +152,14 @@ class Asking:
     async def _failure(self, turn: int, step_number: int, call: ModelCall, fault: Fault) -> DeliverFault:
         draft = call.draft
         partial = draft.partial() if draft.progressed else None
-        return DeliverFault(turn, step_number, fault, self._host.now(), partial, call.usage, draft.progressed)
+        return DeliverFault(
+            turn, step_number, self._brief(fault), self._host.now(), partial, call.usage, draft.progressed
+        )
+
+    def _brief(self, fault: Fault) -> Fault:
+        """A client may put a whole page into its error."""
+        told = checks.brief(fault.message, self._host.redact_text)
+        return fault if told is fault.message else changed(fault, message=told)
 
     def _request(self, outfit: Outfit, turn: int, step_number: int, connecting: Connecting) -> ModelRequest:
         history = self._host.state.history
@@ -196,7 +204,8 @@ class Asking:
 
         async def finish(finished: Draft | Failed) -> Command:
             if isinstance(finished, Failed):
-                return DeliverSummary(split, self._host.now(), usage=call.usage, fault=finished.fault)
+                fault = self._brief(finished.fault)
+                return DeliverSummary(split, self._host.now(), usage=call.usage, fault=fault)
             if finished.open_calls:
                 fault = Fault("other", "the model called a tool instead of writing a summary")
                 return DeliverSummary(split, self._host.now(), usage=call.usage, fault=fault)

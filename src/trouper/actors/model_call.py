@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import trio
 
+from trouper import checks
 from trouper.actors.draft import Draft, check_fault
 from trouper.actors.ground import WorkHost
 from trouper.actors.running import Running
@@ -301,6 +302,7 @@ class ModelCall:
 
     def _tell_retry(self, attempt: int, fault: Fault, delay_s: float) -> None:
         if self._host is not None:
+            fault = changed(fault, message=checks.brief(fault.message, self._host.redact_text))
             self._host.tell(NoteRetry(self._request.turn, self._request.step, attempt, fault, delay_s))
 
     def _silence(self, step_end: float) -> str:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
+from trouper import checks
 from trouper.actors.draft import OpenCall
 from trouper.actors.tool_call import INTERNAL
 from trouper.core.calls import Preparation
@@ -117,7 +118,7 @@ class Preparer:
         for hook in self._hooks:
             verdict = await hook.ask_before_tool(caller.session, tool, arguments, id)
             if verdict.denied is not None:
-                return arguments, _refused(verdict.denied, Outcome.DENIED, notes)
+                return arguments, _refused(checks.brief(verdict.denied, caller.redact_text), Outcome.DENIED, notes)
             if verdict.rewritten is not None:
                 try:
                     prepared = _fitted(tool, guarded(verdict.rewritten), caller)
@@ -141,7 +142,8 @@ class Preparer:
     def _by_policy(self, tool: Tool, arguments: Json, notes: tuple[str, ...], caller: Caller) -> Preparation:
         decision = explain_policy(tool, arguments, self._rules)
         if decision.effect == "deny":
-            return _refused(decision.reason or "Permission was denied by policy.", Outcome.DENIED, notes)
+            told = checks.brief(decision.reason or "Permission was denied by policy.", caller.redact_text)
+            return _refused(told, Outcome.DENIED, notes)
         if decision.effect == "ask" and tool.name not in caller.state.always:
             if not caller.is_watched:
                 return _refused("This call needs an approval, and nobody is there to give it.", Outcome.DENIED, notes)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import trio
 
+from trouper import checks
 from trouper.actors.running import Running
 from trouper.actors.sink import LiveSink
 from trouper.core.commands import Command
@@ -116,7 +117,7 @@ class Run:
     def progress(self, current: float | None, total: float | None, unit: str, label: str) -> None:
         self._live.progress(current, total, unit, label)
         if current is not None and math.isfinite(current):
-            self._progress = Progress(current, total, unit or None, label or None)
+            self._progress = Progress(current, total, self._brief(unit) or None, self._brief(label) or None)
         elif label:
             self._detail = self._brief(label)
         self._home.said()
@@ -179,7 +180,8 @@ class Run:
         """A message from the task, kept with it; false if it is no task, or the session cannot take it now."""
         if self.task_id is None:
             return False
-        return self._home.post(MessageTask(self.task_id, "from_task", text, self._home.now(), self.attempt))
+        said = checks.brief(text, self._home.redact_text, checks.MESSAGE_MAX)
+        return self._home.post(MessageTask(self.task_id, "from_task", said, self._home.now(), self.attempt))
 
     def take_message(self, text: str) -> None:
         self._messages = self._messages or deque()

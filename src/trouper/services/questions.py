@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from trouper import checks
 from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import CallId, TaskId
 from trouper.core.live import QuestionAsked
@@ -90,6 +91,9 @@ class Questions:
             raise CommandRejected(
                 "a secret was asked for, and this runtime has no place to keep one; open it on a root"
             )
+        for question in questions:
+            for said in (question.text, question.header, *question.choices):
+                checks.text(said, "a question", checks.MESSAGE_MAX)
         session = self._session
         task = self._task_of(call)
         pending = PendingQuestion(
@@ -264,6 +268,7 @@ def _check(id: str, question: Question, value: Json) -> None:
     if not question.choices:
         if not isinstance(value, str):
             raise UsageError(f"{question.text!r} of {id!r} takes text, not {type(value).__name__}")
+        checks.text(value, f"the answer to {id!r}", checks.MESSAGE_MAX)
         if question.secret and not value:
             raise UsageError(f"{question.text!r} of {id!r} takes a secret that is not empty; or decline the question")
         return

@@ -122,12 +122,13 @@ class TaskBook:
         session = self._session
         found = self._known(task_id)
         with told_to_model():
-            await session._ask(CancelTask(found.id, session._now(), reason))
+            await session._ask(CancelTask(found.id, session._now(), session._reason(reason)))
         return not found.ended
 
     async def message(self, task_id: str, text: str) -> None:
         """To the run, which may look for messages; or the answer that it waits for (B11)."""
         session = self._session
+        checks.text(text, "a message", checks.MESSAGE_MAX)
         found = self._known(task_id)
         with told_to_model():
             if found.state is TaskState.AWAITING_INPUT:
@@ -189,7 +190,7 @@ class Calendar:
     ) -> Mapping[str, Json]:
         session, actor = self._session, self._session._actor
         limits = actor.schedule_limits()
-        checks.text(title, "the title of a schedule")
+        checks.text(title, "the title of a schedule", checks.NAME_MAX)
         if not isinstance(arguments, Mapping | None):
             raise ToolError(f"arguments={arguments!r} is no object; give the arguments of the tool by name")
         if missed not in _MISSED:
@@ -207,7 +208,7 @@ class Calendar:
             new = await actor.admit(tool, dict(arguments or {}))
             action = ScheduledRun(tool, new.spec["arguments"], title, signal_on_completion)
         else:
-            told = checks.text(message, "the message of a schedule")
+            told = checks.text(message, "the message of a schedule", checks.MESSAGE_MAX)
             if not told.strip():
                 raise ToolError("the message of a schedule is empty; say what the session is to be told")
             action = ScheduledMessage(told)

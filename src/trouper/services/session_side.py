@@ -13,6 +13,7 @@ from trouper._errors import CommandRejected, UsageError
 from trouper.core.ids import NotificationId, TaskId
 from trouper.core.messages import Json
 from trouper.core.notification import (
+    BODY_MAX_CHARS,
     AcknowledgeNotifications,
     Notification,
     NotificationState,
@@ -46,6 +47,10 @@ class BackgroundSide:
         def _desk(self) -> Desk: ...
         async def _ask(self, command: Any, *, shielded: bool = False) -> Step: ...
         def _now(self) -> float: ...
+
+    def _reason(self, reason: object) -> str:
+        """Why somebody does something. What is done is done, however long the reason: so that is cut, and not refused."""
+        return checks.brief(checks.text(reason, "the reason"), self._actor.redact_text)
 
     # -- runs and tasks
 
@@ -119,7 +124,7 @@ class BackgroundSide:
     async def message_task(self, id: str, text: str) -> None:
         """A message to a run, which may look for them."""
         checks.text(id, "the id of a task")
-        checks.text(text, "a message")
+        checks.text(text, "a message", checks.MESSAGE_MAX)
         await self._ask(MessageTask(TaskId(id), "to_task", text, self._now()))
 
     async def link_task(self, id: str, rel: str, target: str) -> None:
@@ -135,7 +140,13 @@ class BackgroundSide:
             # It knows the choices, and where a secret has to go.
             await self.answer_question(asked.id, answer)
         else:
-            given = {"status": "answered", "values": [codec.loads(codec.dumps(answer))]}  # As the journal will hold it.
+            held = codec.dumps(answer)
+            if len(held) > checks.MESSAGE_MAX:
+                raise UsageError(
+                    f"the answer has {len(held)} bytes, and {checks.MESSAGE_MAX} is the limit; give it as a file",
+                    task_id=id,
+                )
+            given = {"status": "answered", "values": [codec.loads(held)]}  # As the journal will hold it.
             await self._ask(AnswerTaskInput(TaskId(id), given, self._now()))
 
     async def sweep_tasks(self) -> int:
@@ -161,10 +172,12 @@ class BackgroundSide:
     ) -> NotificationId:
         """Queue a notification for the model; with `wake`, an idle session gets a turn for it. The id is that of the first one with the same `dedupe_key`."""
         id = NotificationId(self._actor.ground.environment.ids.new("note_"))
-        checks.text(title, "the title of a notification")
-        checks.text(body, "the body of a notification")
+        redact = self._actor.redact_text
+        title = checks.brief(checks.text(title, "the title of a notification"), redact)
+        body = checks.brief(checks.text(body, "the body of a notification"), redact, BODY_MAX_CHARS)
         if dedupe_key is not None:
-            dedupe_key = self._actor.ground.redact.key(checks.text(dedupe_key, "the key of a notification"))
+            checks.text(dedupe_key, "the key of a notification", checks.NAME_MAX)
+            dedupe_key = self._actor.ground.redact.key(dedupe_key)
         queued = await self._ask(
             QueueNotification(id, "generic", title, body, self._now(), dedupe_key=dedupe_key, wake=bool(wake))
         )
@@ -177,8 +190,7 @@ class BackgroundSide:
     async def requeue(self, *ids: str, reason: str = "") -> None:
         """These notifications were taken and not handled: they wait to be delivered again (B14)."""
         limits = self._actor.notification_limits()
-        checks.text(reason, "the reason")
-        await self._ask(RequeueNotifications(_notification_ids(ids), reason, self._now(), limits))
+        await self._ask(RequeueNotifications(_notification_ids(ids), self._reason(reason), self._now(), limits))
 
     @contextmanager
     def hold_notifications(self) -> Iterator[None]:

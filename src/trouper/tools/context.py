@@ -400,7 +400,7 @@ class ToolContext:
 
     def output(self, stream: str, delta: str) -> None:
         """More live output, of `stdout`, `stderr` or a stream of the tool's own naming."""
-        self._said(self.sink.output, checks.text(stream, "stream"), checks.text(delta, "delta"))
+        self._said(self.sink.output, checks.text(stream, "stream", checks.NAME_MAX), checks.text(delta, "delta"))
 
     # Shorthands for the services that have one verb.
 
