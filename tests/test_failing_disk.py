@@ -8,15 +8,21 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
 
 from trouper import open_runtime
-from trouper.journal import JournalError, JournalFailed, JournalFull, verify
+from trouper.journal import BlobRefused, JournalError, JournalFailed, JournalFull, verify
+from trouper.journal.reader import Reader
+from trouper.models import Scripted, reply
 from trouper.testing import CrashDisk, Fate
+from trouper.testing.invariants import check_invariants, records_of
 
 ROOT = "/state"
+#: Too long for a line of the journal.
+LONG = "x" * 1_200_000
 
 
 async def heard(disk: CrashDisk) -> int:
@@ -131,3 +137,51 @@ async def test_too_many_open_files_stop_nobody_who_needs_none(autojump_clock: tr
             assert (await session.ask(f"{number}")).text == f"You said: {number}"
         disk.heal()
     assert await heard(disk.crash(Fate.DROPPED)) == 8
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("level", ["fsync", "write"])
+async def test_a_prompt_that_has_no_place_is_refused_and_everything_else_goes_on(
+    autojump_clock: trio.abc.Clock, code: int, level: Literal["fsync", "write"]
+) -> None:
+    """J11, I23: the whole runtime stopped for one attachment."""
+    disk = CrashDisk()
+    async with open_runtime(ROOT, disk=disk, durability=level) as runtime:
+        session, other = await runtime.session("a"), await runtime.session("b")
+        disk.fail("create", code, path="*/blobs/*", times=None)
+        with pytest.raises(BlobRefused, match="then try again"):
+            await session.ask(LONG)
+        for each in (session, other):
+            assert (await each.ask("hello")).text == "You said: hello"
+        disk.heal()
+        assert (await session.ask(LONG)).stop_reason == "end_turn"
+    assert await heard(disk.crash(Fate.DROPPED)) == 6
+
+
+async def test_a_reply_that_has_no_place_ends_its_turn_and_everything_else_goes_on(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """J11, I23, I26"""
+    disk = CrashDisk()
+    model = Scripted([reply(LONG), reply("Fine.")], exhausted="repeat")
+    async with open_runtime(ROOT, disk=disk, model=model) as runtime:
+        session, other = await runtime.session("a"), await runtime.session("b")
+        disk.fail("create", errno.EMFILE, path="*/blobs/*", times=None)
+        result = await session.ask("hello")
+        assert (result.stop_reason, result.text) == ("error", "")
+        for each in (session, other):
+            assert (await each.ask("hello")).text == "Fine."
+    assert not check_invariants(records_of(Reader(disk, ROOT)))
+
+
+async def test_without_a_free_descriptor_a_large_prompt_is_refused(tmp_path: Path) -> None:
+    """J11: on the real disk, until there is one; what is begun then is done with that one."""
+    async with open_runtime(tmp_path / "state") as runtime:
+        session = await runtime.session("a")
+        await session.ask("one")
+        with files_left(0), pytest.raises(BlobRefused, match="open files"):
+            await session.ask(LONG)
+        with files_left(1):
+            assert (await session.ask(LONG)).stop_reason == "end_turn"
+        assert (await session.ask("two")).text == "You said: two"
+    assert verify(tmp_path / "state").ok

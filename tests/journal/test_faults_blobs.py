@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+from collections.abc import Callable
 
+import attrs
 import pytest
 from journal_workload import ROOT, entry, ids_of, open_small, temporaries
 
-from trouper.journal import JournalDamaged, verify
+from trouper.journal import BlobRefused, Entry, JournalDamaged, JournalError, verify
+from trouper.journal.log import RESERVE_BYTES
 from trouper.testing import CrashDisk, Fate
 
 BODY = b'"%b"' % (b"B" * 1_100_000)
@@ -112,3 +116,83 @@ def test_directories_of_blobs_that_a_killed_process_left_unsynced_are_made_to_la
         again.append(entry(0, body=BODY))
         again.sync()
         assert ids_of(open_small(survivor.crash(Fate.DROPPED))) == ["e0"], f"killed before {step}"
+
+
+def opening(number: int) -> Entry:
+    return attrs.evolve(entry(number, body=BODY), opens=True)
+
+
+NO_PLACE: dict[str, Callable[[CrashDisk], None]] = {
+    "no descriptor": lambda disk: disk.fail("create", errno.EMFILE, path="*/blobs/*", times=None),
+    "no permission": lambda disk: disk.fail("create", errno.EACCES, path="*/blobs/*", times=None),
+    "over quota": lambda disk: disk.fail("create", errno.EDQUOT, path="*/blobs/*", times=None),
+    "no directory": lambda disk: disk.fail("make_dirs", errno.ENOSPC, path="*/blobs*", times=None),
+    "no space": lambda disk: disk.fill(leaving=len(BODY) - 1),
+}
+
+
+@pytest.mark.parametrize("harm", NO_PLACE.values(), ids=NO_PLACE)
+def test_a_body_that_has_no_place_is_refused_and_all_others_go_on(harm: Callable[[CrashDisk], None]) -> None:
+    """J11: nothing of it was written, so there is nothing to stop for."""
+    disk = CrashDisk()
+    log = open_small(disk)
+    log.append(entry(0))
+    harm(disk)
+    with pytest.raises(BlobRefused, match=r"no place for 1100002 bytes of session .* then try again") as caught:
+        log.append(opening(1))
+    assert caught.value.size == len(BODY) and log.last == 1
+    log.append(entry(2))
+    log.sync()
+    assert not log.degraded
+    disk.heal()
+    disk.capacity = None
+    log.append(opening(1))
+    log.sync()
+    assert ids_of(open_small(disk.crash(Fate.DROPPED))) == ["e0", "e2", "e1"]
+
+
+def test_a_body_of_work_that_runs_may_take_the_reserve_and_no_more() -> None:
+    """J11"""
+    disk = CrashDisk()
+    log = open_small(disk)
+    log.append(entry(0))
+    log.sync()
+    disk.fill(leaving=100)
+    log.append(entry(1, body=BODY))
+    log.sync()
+    assert log.degraded and log.durable == 2
+    # No `JournalFull`: that is for what somebody could put off.
+    with pytest.raises(JournalError, match="no place for") as caught:
+        log.append(entry(2, body=b'"%b"' % (b"D" * RESERVE_BYTES)))
+    assert not isinstance(caught.value, BlobRefused) and log.refusal is None
+    log.append(entry(3))
+    log.sync()
+    assert ids_of(open_small(disk.crash(Fate.DROPPED))) == ["e0", "e1", "e3"]
+
+
+def test_bodies_that_are_the_same_are_one_blob_however_their_records_are_written() -> None:
+    """J5"""
+    disk = CrashDisk()
+    log = open_small(disk)
+    log.append(entry(0, body=BODY))
+    log.append(entry(1, body=BODY))
+    log.sync()
+    log.append(entry(2, body=BODY))
+    log.sync()
+    assert ids_of(open_small(disk.crash(Fate.DROPPED))) == ["e0", "e1", "e2"]
+
+
+def test_a_sync_of_a_body_that_fails_stops_the_journal() -> None:
+    """J11: never tried again."""
+    disk = CrashDisk()
+    log = open_small(disk)
+    log.append(entry(0))
+    log.sync()
+    log.append(entry(1, body=BODY))
+    disk.fail("sync", errno.ENOSPC, path="*/blobs/*")
+    with pytest.raises(JournalError, match="could not be written"):
+        log.sync()
+    assert log.refusal is not None
+    log.abandon()
+    again = open_small(disk.crash(Fate.DROPPED))
+    assert ids_of(again) == ["e0"] and temporaries(again.disk) == []

@@ -4,6 +4,7 @@ It sees bytes only: what a record means is the codec's business. `open_log` give
 """
 
 from trouper.journal._errors import (
+    BlobRefused,
     JournalBehind,
     JournalClosed,
     JournalDamaged,
@@ -31,6 +32,7 @@ from trouper.journal.verify import Report, verify
 
 __all__ = [
     "Batch",
+    "BlobRefused",
     "Damage",
     "Disk",
     "Entry",

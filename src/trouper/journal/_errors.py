@@ -53,6 +53,10 @@ class JournalFull(JournalError):
     """The disk is full: running work may end, new work is refused until there is space."""
 
 
+class BlobRefused(JournalFull):
+    """There is no place now for a payload that is too large for a line: no space for it, no free descriptor, no permission. It alone is refused."""
+
+
 class JournalBehind(JournalError):
     """More waits to be written than the journal will hold in memory: the disk is slower than the work."""
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 
 from trouper.journal.disk import Disk
-from trouper.journal.files import read_whole, write_file
+from trouper.journal.files import create_temporary, put_in_place, read_whole, write_all
 from trouper.journal.format import BLOBS_NAME, BODY_MARK
 from trouper.journal.segment import Damage
 
@@ -19,19 +19,57 @@ def blob_path(root: str, digest: str) -> str:
     return os.path.join(root, BLOBS_NAME, digest[:2], digest)
 
 
-def put_blob(disk: Disk, root: str, digest: str, body: bytes, lasting: set[str]) -> None:
-    """Put a blob on the medium. One that is there already is written again: who knows whether a crash came before its sync.
+class OpenBlob:
+    """A body on its way to the medium: its file is there, still empty and without its name.
 
-    `lasting` holds the directories whose names this process has synced; one that a killed process made is in the page cache only.
+    It is opened before its record has a sequence, when the record can still be refused; from then on no descriptor has to be found for it.
     """
-    path = blob_path(root, digest)
-    folder = os.path.dirname(path)
-    for directory in (os.path.dirname(folder), folder):
-        if directory not in lasting:
-            disk.make_dirs(directory)
-            disk.sync_dir(os.path.dirname(directory))
-            lasting.add(directory)
-    write_file(disk, path, (body,))
+
+    __slots__ = ("_disk", "_file", "body", "path")
+
+    def __init__(self, disk: Disk, root: str, digest: str, body: bytes) -> None:
+        self.path = blob_path(root, digest)
+        self.body = body
+        self._disk = disk
+        disk.make_dirs(os.path.dirname(self.path))
+        self._file = create_temporary(disk, self.path)
+
+    def write(self) -> None:
+        """All of it, or leave the file as it was; then it may be tried again."""
+        try:
+            write_all(self._file, self.body)
+        except BaseException:
+            self._file.truncate(0)
+            raise
+
+    def put(self, lasting: set[str]) -> None:
+        """Sync it, and give it its name. One that is there already is replaced: who knows whether a crash came before its sync.
+
+        `lasting` holds the directories whose names this process has synced; one that a killed process made is in the page cache only.
+        """
+        self._file.sync()
+        # What this gives back is all that a sync of the directories needs.
+        self._file.close()
+        folder = os.path.dirname(self.path)
+        for directory in (os.path.dirname(folder), folder):
+            if directory not in lasting:
+                self._disk.sync_dir(os.path.dirname(directory))
+                lasting.add(directory)
+        put_in_place(self._disk, self.path)
+
+    def close(self) -> None:
+        """As a crash would leave it; the next start tidies up."""
+        self._file.close()
+
+
+def put_blob(disk: Disk, root: str, digest: str, body: bytes, lasting: set[str]) -> None:
+    """Put a blob on the medium, in one go."""
+    blob = OpenBlob(disk, root, digest, body)
+    try:
+        blob.write()
+        blob.put(lasting)
+    finally:
+        blob.close()
 
 
 def check_blob(disk: Disk, root: str, digest: str, size: int, stream: str) -> Damage | bytes:

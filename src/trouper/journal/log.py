@@ -20,8 +20,8 @@ import attrs
 
 from trouper._errors import InternalError, UsageError
 from trouper.core.values import changed, frozen
-from trouper.journal._errors import JournalBehind, JournalClosed, JournalError, JournalFailed, JournalFull
-from trouper.journal.blobs import digest_of, put_blob
+from trouper.journal._errors import BlobRefused, JournalBehind, JournalClosed, JournalError, JournalFailed, JournalFull
+from trouper.journal.blobs import OpenBlob, digest_of
 from trouper.journal.disk import NO_SPACE, Disk, File, Lock
 from trouper.journal.files import create_temporary, put_in_place, write_all
 from trouper.journal.format import (
@@ -68,6 +68,8 @@ class Entry:
     body: bytes
     durable: bool = True
     opens: bool = False
+    #: Of a body too large for a line: the digest of its blob, which the log has opened.
+    blob: str = ""
 
 
 @frozen
@@ -111,7 +113,7 @@ class Batch:
         checksum: int,
         count: int,
         streams: dict[str, None],
-        blobs: list[tuple[str, bytes]],
+        blobs: list[str],
     ) -> None:
         self.data = data
         self.last = last
@@ -186,6 +188,8 @@ class Log:
         # All that were handed out and are still held; closed with the log.
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._lasting: set[str] = set()
+        # Those whose records have a sequence, and are not written yet. Taken out by `commit`, when they are in place.
+        self._blobs: dict[str, OpenBlob] = {}
 
     # -- what the owner reads
 
@@ -235,6 +239,8 @@ class Log:
             raise UsageError(
                 f"the head of entry {entry.id!r} has {len(head)} bytes; put large values into the body", id=entry.id
             )
+        if len(head) + len(BODY_MARK) + len(body) + 1 > PAYLOAD_BYTES_MAX:
+            entry = changed(entry, blob=self._open_blob(entry))
         if len(self._recent) >= RECENT_IDS_MAX:
             self._less_recent, self._recent = self._recent, {}
         self.last = seq = self.last + 1
@@ -279,15 +285,14 @@ class Log:
         checksum, seq = self._checksum, self._framed
         mark = b"+" if self._synced == seq else b""
         lines: list[bytes] = []
-        blobs: list[tuple[str, bytes]] = []
+        blobs: list[str] = []
         streams: dict[str, None] = {}
         for entry in entries:
             head, body = entry.head, entry.body
             payload = b"".join((head, BODY_MARK, body, b"}"))
-            if len(payload) > PAYLOAD_BYTES_MAX:
-                digest = digest_of(body)
-                blobs.append((digest, body))
-                payload = b'%b,"blob":"%b","size":%d}' % (head, digest.encode(), len(body))
+            if entry.blob:
+                blobs.append(entry.blob)
+                payload = b'%b,"blob":"%b","size":%d}' % (head, entry.blob.encode(), len(body))
             checksum = crc32(payload, checksum)
             seq += 1
             lines.append(_LINE % (seq, len(payload), checksum, mark, payload))
@@ -314,8 +319,8 @@ class Log:
         with self._mutex:
             live = self._writable()
             try:
-                for digest, body in batch.blobs:
-                    self._put_blob(digest, body)
+                for digest in batch.blobs:
+                    self._put_blob(digest)
                 live = self._put(live, batch.data, batch.count, batch.last, batch.checksum)
                 live.streams.update(batch.streams)
                 if sync:
@@ -344,10 +349,10 @@ class Log:
 
     def _write_now(self, entry: Entry) -> None:
         """Frame and commit this one, without a batch: at the levels that know no sync, that is what every decision does."""
-        payload = b"".join((entry.head, BODY_MARK, entry.body, b"}"))
-        if len(payload) > PAYLOAD_BYTES_MAX:
+        if entry.blob:
             self.commit(self._frame((entry,)), sync=False)
             return
+        payload = b"".join((entry.head, BODY_MARK, entry.body, b"}"))
         mark = b"+" if self._synced == self._framed else b""
         checksum = self._checksum = crc32(payload, self._checksum)
         seq = self._framed = self._framed + 1
@@ -467,6 +472,8 @@ class Log:
         for snapshot in self._snapshots:
             snapshot.close()
         self._snapshot = None
+        while self._blobs:
+            self._blobs.popitem()[1].close()
         if self._live is not None:
             self._live.file.close()
             self._live = None
@@ -571,13 +578,44 @@ class Log:
         if is_named is not None and not is_named():
             raise FileNotFoundError(errno.ENOENT, "the live segment was removed or replaced", live.path)
 
-    def _put_blob(self, digest: str, body: bytes) -> None:
+    def _open_blob(self, entry: Entry) -> str:
+        """The digest of its blob. What has no place is refused before it has a sequence: then nothing was written, and all others go on (J11)."""
+        digest = digest_of(entry.body)
+        if digest in self._blobs:
+            return digest
+        why: object = None
         try:
-            put_blob(self.disk, self.root, digest, body, self._lasting)
+            room = self.disk.free_bytes(self.root) - sum(len(each.body) for each in tuple(self._blobs.values()))
+            # The reserve is for work that runs.
+            room += 0 if entry.opens or self.degraded else RESERVE_BYTES
+            if room < len(entry.body):
+                why = os.strerror(errno.ENOSPC)
+            else:
+                self._blobs[digest] = OpenBlob(self.disk, self.root, digest, entry.body)
+        except OSError as error:
+            why = error
+        if why is not None:
+            raise (BlobRefused if entry.opens else JournalError)(
+                f"there is no place for {len(entry.body)} bytes of session {entry.stream!r} beside the journal {self.root!r} ({why}); "
+                "free disk space or open files (ulimit -n), check the permissions of its `blobs`, then try again",
+                root=self.root,
+                size=len(entry.body),
+            )
+        return digest
+
+    def _put_blob(self, digest: str) -> None:
+        blob = self._blobs.get(digest)
+        if blob is None:
+            return  # In place already: two records may hold the same.
+        try:
+            blob.write()
         except OSError as error:
             if error.errno not in NO_SPACE or not self.degrade():
                 raise
-            put_blob(self.disk, self.root, digest, body, self._lasting)
+            blob.write()
+        blob.put(self._lasting)
+        # Only now: until then nobody else may open a file of this name.
+        del self._blobs[digest]
 
     def _fail(self, error: BaseException) -> JournalFailed:
         if isinstance(self.refusal, JournalFailed):
