@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from trouper._errors import ConfigError
-from trouper.actors.environment import Environment
+from trouper.actors.environment import EARLIEST_S, LATEST_S, Environment, within_calendar
 from trouper.core.settings import Budget, Limits
+from trouper.core.values import changed
 from trouper.journal import Disk, Level
 from trouper.models.protocol import Model, check_model
 from trouper.services.places import Places
@@ -60,7 +61,10 @@ def environment_of(environment: Environment | None) -> Environment:
         return Environment()
     if not isinstance(environment, Environment):
         raise ConfigError(f"environment={environment!r} is no Environment; leave it out, unless you test")
-    return environment
+    at: object = environment.now()
+    if isinstance(at, bool) or not isinstance(at, int | float) or not EARLIEST_S <= at <= LATEST_S:
+        raise ConfigError(f"the clock of the environment says {at!r}, which is no date; give seconds since the epoch")
+    return changed(environment, now=within_calendar(environment.now))
 
 
 def check_disk(disk: object) -> None:

@@ -27,6 +27,25 @@ class SystemIds:
         return time_ordered_id(prefix, time.time_ns() // 1_000_000, secrets.randbits(80))
 
 
+#: What is told and written down as a date. The calendar of Python ends with the year 9999, and schedules look ahead.
+EARLIEST_S = datetime(2, 1, 1, tzinfo=UTC).timestamp()
+LATEST_S = datetime(9900, 1, 1, tzinfo=UTC).timestamp()
+
+
+def within_calendar(clock: Callable[[], float]) -> Callable[[], float]:
+    """The same clock; where it leaps to a time that has no date, it stands still at the last one that has. The system's own cannot be set so far."""
+    if clock is time.time:
+        return clock
+
+    def now() -> float:
+        at = clock()
+        if not at >= EARLIEST_S:  # Nor is "not a number".
+            return EARLIEST_S
+        return min(at, LATEST_S)
+
+    return now
+
+
 @frozen
 class Environment:
     #: Wall time, seconds since the epoch.
