@@ -35,6 +35,7 @@ class Spending:
         self._budget = budget
         #: Whether there is anything to watch.
         self.is_capped = not (budget.tokens is None and budget.steps is None and budget.tool_calls is None)
+        self.caps_tokens = budget.tokens is not None
         self._steps = self._tool_calls = 0
         self._warned: set[str] = set()
         #: What the steps under way hold, by session; and all of it.

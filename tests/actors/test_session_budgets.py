@@ -344,6 +344,23 @@ async def test_a_call_that_is_slow_to_close_lets_go_of_nothing_that_the_next_one
     assert ends == ["end_turn", "end_turn"]
 
 
+@pytest.mark.parametrize("whose", ["session", "runtime"])
+@pytest.mark.parametrize("usage", [None, Usage(input=10, output=0)])
+async def test_a_budget_of_tokens_that_the_model_does_not_report_is_warned_of_once(
+    autojump_clock, open_checked, caplog, whose, usage
+):
+    """L24, L25: none is not 0, and nothing counts against the budget."""
+    budget = Budget(tokens=1_000)
+    model = Scripted([reply("Fine.", usage=usage)], exhausted="repeat")
+    async with open_checked(model, budget=budget if whose == "runtime" else Budget()) as runtime:
+        session = await runtime.session("s", budget=budget if whose == "session" else None)
+        other = await runtime.session("other", budget=Budget(steps=5) if whose == "session" else None)
+        for each in (session, session, other) if whose == "session" else (session, session):
+            assert (await each.ask("go")).text == "Fine."
+    told = [record.getMessage() for record in caplog.records if "set Budget.steps as well" in record.getMessage()]
+    assert len(told) == (usage is None) and all("session s has" in each for each in told)
+
+
 async def test_without_a_budget_nothing_is_capped(autojump_clock, open_checked, journal):
     """L25"""
     model = Scripted([*rounds(30, input=10**9, output=10**9), reply("Done.")])

@@ -29,7 +29,7 @@ from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
 from trouper.core.tokens import estimate_json, estimate_text
 from trouper.core.values import changed
-from trouper.models.protocol import ModelRequest
+from trouper.models.protocol import ModelRequest, name_of
 
 #: Part of a reply that somebody interrupts.
 _HALF_SAID = Message("assistant", (Text("So far"),))
@@ -123,6 +123,8 @@ class Asking:
         preparations: list[Preparation] = []
         done = draft.done
         assert done is not None
+        if draft.usage.total is None and self._host.state.spent.steps == 1:
+            self._tell_unreported(outfit)
         calls = draft.open_calls
         last = calls[-1] if calls and done.stop_reason == "max_tokens" else None
         for index, call in enumerate(calls):
@@ -148,6 +150,15 @@ class Asking:
             outfit.limits.approval_s,
             retried,
         )
+
+    def _tell_unreported(self, outfit: Outfit) -> None:
+        """A budget that nothing is counted against holds nobody back, and that should not come as a surprise (L24, L25). Told at a session's first step."""
+        if outfit.budget.tokens is not None or self._host.ground.spending.caps_tokens:
+            logger.warning(
+                "session %s has a budget of tokens, and its model %s reports none: nothing counts against it; set Budget.steps as well",
+                self._host.session,
+                name_of(outfit.model),
+            )
 
     async def _failure(self, turn: int, step_number: int, call: ModelCall, fault: Fault) -> DeliverFault:
         draft = call.draft

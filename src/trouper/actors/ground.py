@@ -86,6 +86,8 @@ class Spending(Protocol):
 
     #: Whether there is anything to watch.
     is_capped: bool
+    #: Whether tokens are among it.
+    caps_tokens: bool
 
     async def hold(self, session: str, tokens: int) -> Any:
         """Hold what a step of this session is expected to cost, of which `tokens` are sent, until its outcome is recorded. Waits until it fits in with those under way."""

@@ -102,7 +102,7 @@ class Budget:
 
     #: How long a turn waits for a tool that can go on in the background (B1). 0: not at all.
     inline_s: float = field(default=0.3, validator=_SECONDS)
-    #: As the provider counts them: one that reports none is not held by this; for such a model set `steps`.
+    #: As the provider counts them: one that reports none is not held by this, and a warning is logged; for such a model set `steps`.
     tokens: int | None = field(default=None, validator=_COUNT_OR_NONE)
     steps: int | None = field(default=None, validator=_COUNT_OR_NONE)
     #: 0: the model is offered no tools, a call that it makes all the same is denied, and turns of text alone go on.
