@@ -75,9 +75,8 @@ async def run_tool(
     outcome, shaped = Outcome.TIMEOUT, _NOTHING
     images: tuple[Media, ...] = ()
     result: ToolResult | None = None
-    keep: Callable[[str, str], Awaitable[str | None]] | None = None
-    saved_as: str | None = None
-    persist = heavy = False
+    output: _Output | None = None
+    persist = False
     with running.until(started + timeout_s):
         try:
             invoke = tool.invoke_background if background and tool.invoke_background is not None else tool.invoke
@@ -109,40 +108,19 @@ async def run_tool(
             else:
                 shaped = Shaped(INTERNAL)
         if result is not None:
-            keep = host.keep
-            saved_as = f"outputs/{call}.txt" if keep is not None else None
-            heavy = is_heavy(result)
-            shape = partial(
-                shape_output,
-                result,
-                limit=output_bytes,
-                saved_as=saved_as,
-                persist=persist,
-                redact=host.redact_text,
-                heavy=heavy,
-            )
-            if heavy:
+            output = _Output(call, result, host, output_bytes, persist=persist)
+            if output.heavy:
                 # The tool has done its work: what is left is not to be held against its time. It can still be stopped.
                 running.extend(math.inf)
-                shaped = await off_loop(shape)
-            else:
-                shaped = shape()
+            shaped = await output.shape()
     if running.cancelled_caught:
         if running.stopped:
             return None
         outcome, images = Outcome.TIMEOUT, ()
-        result, shaped = None, Shaped(TIMED_OUT.format(seconds=timeout_s))
+        output, shaped = None, Shaped(TIMED_OUT.format(seconds=timeout_s))
     full_output: str | None = None
-    if keep is not None and saved_as is not None and result is not None:
-        whole = result.raw_output if result.raw_output is not None else shaped.full_text
-        if whole is not None:
-            not_kept = await keep(saved_as, whole)
-            if not_kept is None:
-                full_output = saved_as
-            elif shaped.full_text is not None:
-                # A note that leads nowhere is replaced by one that says why.
-                anew = partial(shape, not_kept=not_kept)
-                shaped = await off_loop(anew) if heavy else anew()
+    if output is not None:
+        shaped, full_output = await output.keep(shaped)
     latency_ms = round((read_clock() - started) * 1000, 3)
     return DeliverResult(call, outcome, host.now(), shaped.content, images, latency_ms, full_output, internal)
 
@@ -151,14 +129,41 @@ async def within_limits(call: CallId, result: ToolResult, host: CallHost, output
     """What the model is to see of a result that somebody else has made, and where the whole of it is kept, if it is not all (T9)."""
     if is_plain(result.content, output_bytes):
         return result.content, None
-    saved_as = f"outputs/{call}.txt" if host.keep is not None else None
-    heavy = is_heavy(result)
-    shape = partial(shape_output, result, limit=output_bytes, saved_as=saved_as, redact=host.redact_text, heavy=heavy)
-    shaped = await off_loop(shape) if heavy else shape()
-    if shaped.full_text is None or host.keep is None or saved_as is None:
-        return shaped.content, None
-    not_kept = await host.keep(saved_as, shaped.full_text)
-    if not_kept is None:
-        return shaped.content, saved_as
-    anew = partial(shape, not_kept=not_kept)
-    return (await off_loop(anew) if heavy else anew()).content, None
+    output = _Output(call, result, host, output_bytes)
+    shaped, kept = await output.keep(await output.shape())
+    return shaped.content, kept
+
+
+class _Output:
+    """A result on its way to the model: cut to what that may see, then kept in full if that is not all (T9)."""
+
+    def __init__(self, call: CallId, result: ToolResult, host: CallHost, limit: int, *, persist: bool = False) -> None:
+        self._raw = result.raw_output
+        self._keep = host.keep
+        self._saved_as = f"outputs/{call}.txt"
+        #: Whether shaping it is work for a thread.
+        self.heavy = is_heavy(result)
+        self._shape = partial(
+            shape_output,
+            result,
+            limit=limit,
+            saved_as=self._saved_as if self._keep is not None else None,
+            persist=persist,
+            redact=host.redact_text,
+            heavy=self.heavy,
+        )
+
+    async def shape(self, not_kept: str | None = None) -> Shaped:
+        shape = partial(self._shape, not_kept=not_kept)
+        return await off_loop(shape) if self.heavy else shape()
+
+    async def keep(self, shaped: Shaped) -> tuple[Shaped, str | None]:
+        """What the model is to see, and where the whole is."""
+        whole = self._raw if self._raw is not None else shaped.full_text
+        if whole is None or self._keep is None:
+            return shaped, None
+        not_kept = await self._keep(self._saved_as, whole)
+        if not_kept is None:
+            return shaped, self._saved_as
+        # A note that leads nowhere is replaced by one that says why.
+        return (shaped if shaped.full_text is None else await self.shape(not_kept)), None
