@@ -21,6 +21,7 @@ from trouper.journal import (
     open_log,
     repair,
 )
+from trouper.journal.building import MARKER_NAME
 from trouper.models import call, reply
 from trouper.replay import Journal, ReplayGap, differences, open_journal
 from trouper.testing import check_invariants
@@ -172,6 +173,18 @@ def test_a_fork_has_its_name_only_when_it_is_complete(root: Path, tmp_path: Path
     (tmp_path / "other.tmp").mkdir()
     with pytest.raises(JournalExists, match=r"other\.tmp"):
         journal.fork(last, tmp_path / "other")
+
+
+def test_what_a_killed_fork_has_left_is_taken_away_by_the_next(root: Path, tmp_path: Path) -> None:
+    """J10: it stood in the way until somebody removed it by hand."""
+    site = tmp_path / "fork.tmp"
+    site.mkdir()
+    (site / MARKER_NAME).touch()
+    open_journal(root).fork(2, site / "journal")  # A part of it.
+    journal = open_journal(root)
+    assert journal.fork(journal.last, tmp_path / "fork").records == journal.last
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fork", "state"]
+    assert not check_invariants(tmp_path / "fork")
 
 
 def test_reading_takes_no_lock_and_writes_nothing(root: Path) -> None:

@@ -14,14 +14,13 @@ from typing import cast
 from zlib import crc32
 
 from trouper.core.values import changed, frozen
-from trouper.journal._errors import JournalExists
 from trouper.journal.blobs import check_blob, put_blob
+from trouper.journal.building import building
 from trouper.journal.disk import Disk, File, OsDisk
-from trouper.journal.files import create_temporary, put_in_place, remove_tree, write_all
+from trouper.journal.files import create_temporary, put_in_place, write_all
 from trouper.journal.format import (
     GAP_HEAD,
     SEGMENT_BYTES,
-    TEMPORARY_SUFFIX,
     Footer,
     Header,
     blob_of,
@@ -57,37 +56,29 @@ def repair(
 ) -> Repaired:
     """Write what is good of the journal in `root` to a new one in `target`, which must not exist yet.
 
-    The new journal gets its name when it is complete; until then it is `target` with `.tmp` behind it. What fails, on a full disk say, leaves neither.
+    The new journal gets its name when it is complete; until then it is in `target` with `.tmp` behind it. What fails, on a full disk say, leaves neither; what a killed
+    process has left there is taken away.
     """
     disk = OsDisk() if disk is None else disk
     reader = open_reader(root, disk=cast(Disk, TolerantDisk(disk)))
     place = os.path.abspath(target)
-    building = place + TEMPORARY_SUFFIX
-    for taken in (place, building):
-        if disk.exists(taken):
-            raise JournalExists(f"the target {taken!r} exists already; give another, or remove it first", root=taken)
     try:
-        disk.make_dirs(building)
-        salvage = Salvage(reader)
-        rewriting = _Rewriting(disk, building, new_id(), salvage.newest_epoch() + 1, segment_bytes)
-        gaps: list[Gap] = []
-        try:
-            rewriting.begin()
-            for seq, payload, gap in _records(disk, reader, salvage, rewriting.keep_blob):
-                if gap is not None:
-                    gaps.append(gap)
-                if payload:
-                    rewriting.add(seq, payload, spans=gap is not None or is_gap(payload), gap=gap)
-            rewriting.seal()
-        finally:
-            rewriting.close()
-        disk.rename(building, place)
-        disk.sync_dir(os.path.dirname(place))
-    except BaseException as error:
-        # Half a journal is of no use to anybody, and may be what fills the disk.
-        remove_tree(disk, building)
-        if not isinstance(error, OSError):
-            raise
+        with building(disk, place) as unfinished:
+            salvage = Salvage(reader)
+            rewriting = _Rewriting(disk, unfinished, new_id(), salvage.newest_epoch() + 1, segment_bytes)
+            gaps: list[Gap] = []
+            disk.make_dirs(unfinished)
+            try:
+                rewriting.begin()
+                for seq, payload, gap in _records(disk, reader, salvage, rewriting.keep_blob):
+                    if gap is not None:
+                        gaps.append(gap)
+                    if payload:
+                        rewriting.add(seq, payload, spans=gap is not None or is_gap(payload), gap=gap)
+                rewriting.seal()
+            finally:
+                rewriting.close()
+    except OSError as error:
         of_the_old = os.path.abspath(error.filename or place).startswith(os.path.join(reader.root, ""))
         raise opening_error(reader.root if of_the_old else place, error, "repaired") from error
     return Repaired(place, rewriting.journal, rewriting.total, rewriting.last, tuple(gaps))

@@ -15,10 +15,11 @@ from trouper.core.decisions import decide
 from trouper.core.ids import is_session
 from trouper.core.session import State, evolve
 from trouper.core.values import changed
-from trouper.journal import Entry, JournalExists, OsDisk, Reader, Report, open_log, open_reader
+from trouper.journal import Entry, OsDisk, Reader, Report, open_log, open_reader
 from trouper.journal import verify as verify_bytes
-from trouper.journal.files import put_in_place, remove_tree
-from trouper.journal.format import TEMPORARY_SUFFIX, is_gap, stream_of
+from trouper.journal.building import building
+from trouper.journal.format import is_gap, stream_of
+from trouper.journal.reader import opening_error
 from trouper.replay.difference import Difference, differences
 
 
@@ -172,15 +173,10 @@ class Journal:
         """A new journal in `target` that holds this one's records up to `seq`, of one session or of all. Blocks.
 
         Opening a runtime on it goes on from there: a turn that was open at `seq` is closed as after a crash. The old journal is only read.
-        The new one gets its name when it is complete; until then it is `target` with `.tmp` behind it. What fails leaves neither.
+        The new one gets its name when it is complete; until then it is in `target` with `.tmp` behind it. What fails leaves neither; what a killed process has left there
+        is taken away.
         """
         place = os.path.abspath(target)
-        building = place + TEMPORARY_SUFFIX
-        for taken in (place, building):
-            if os.path.lexists(taken):
-                raise JournalExists(
-                    f"the target {taken!r} exists already; give another, or remove it first", root=taken
-                )
         self._check(seq)
         if session is not None:
             self._known(session)
@@ -188,14 +184,11 @@ class Journal:
         first = next(records, None)
         if first is None:
             raise self._nothing_yet(seq, session)
-        disk = OsDisk()
         try:
-            count, names = _copy(chain([first], records), building)
-            put_in_place(disk, place)
-        except BaseException:
-            # A part of a fork looks like the whole of an earlier one.
-            remove_tree(disk, building)
-            raise
+            with building(OsDisk(), place) as unfinished:
+                count, names = _copy(chain([first], records), unfinished)
+        except OSError as error:
+            raise opening_error(place, error, "written") from error
         return Forked(place, count, names)
 
     def _nothing_yet(self, seq: int, session: str | None) -> UsageError:
