@@ -31,6 +31,13 @@ def run(name: str, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
+def test_the_page_says_how_each_is_run_without_a_key() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    for example in sorted(EXAMPLES.glob("*.py")):
+        trying = " --try" if '"--try"' in example.read_text() else ""
+        assert f"| `python examples/{example.name}{trying}` |" in page
+
+
 def test_trio_app(tmp_path: Path) -> None:
     out = run("trio_app.py", "--try", cwd=tmp_path).splitlines()
     assert out == ["['6 * 7 = 42.', 'You said: thank you']", "['You said: hello']", "['ada', 'bob']"]
