@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trouper import open_runtime, tool
+from trouper import ToolContext, open_runtime, tool
 from trouper.cli.chat import Chat
 from trouper.cli.chat_input import typed_lines
 from trouper.cli.chat_screen import PlainScreen
@@ -21,8 +21,13 @@ from trouper.cli.endings import Stopped
 from trouper.cli.hosting import Hosted, ended_by_signals
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.terminal import Terminal
-from trouper.models import Scripted, Simulated, call, reply
+from trouper.core.live import QuestionAsked
+from trouper.core.messages import Outcome, ToolAnswer
+from trouper.models import Model, Scripted, Simulated, call, reply
+from trouper.testing.invariants import check_invariants
 from trouper.tools.builtin import ask_user
+from trouper.tools.context import Question
+from trouper.tools.contract import Tool
 
 
 class Page(Terminal):
@@ -221,3 +226,122 @@ async def test_who_cannot_see_all_that_will_run_is_told_so(tmp_path: Path) -> No
     asked = said[said.index("? run_it") : said.index("/approve call")]
     assert len(asked) < 5_000 and asked.startswith('? run_it {"argv":["echo xxx') and 'x end"]}' in asked
     assert asked.count("characters are not shown; `trouper approvals` has all of them") == 2
+
+
+class Answering(PlainScreen):
+    """Somebody who types the next line as soon as they see what it is an answer to."""
+
+    def __init__(self, page: Page, first: str, *answers: tuple[str, str]) -> None:
+        super().__init__(page)
+        self._first, self._answers = first, answers
+        self._said = trio.Event()
+
+    def say(self, text: str, *styles: str) -> None:
+        super().say(text, *styles)
+        self._wake()
+
+    def stream(self, text: str, *styles: str) -> None:
+        super().stream(text, *styles)
+        self._wake()
+
+    def _wake(self) -> None:
+        said, self._said = self._said, trio.Event()
+        said.set()
+
+    async def lines(self) -> AsyncIterator[str]:
+        yield self._first
+        for wanted, line in self._answers:
+            while wanted not in self._out.stream.getvalue():  # type: ignore[attr-defined]
+                await self._said.wait()
+            yield line
+
+
+async def _answered(
+    tmp_path: Path, model: Model, tools: list[Tool], *answers: tuple[str, str], steer: bool = True
+) -> list[str]:
+    """What a user sees who answers so what they are asked; indented lines only."""
+    page = Page()
+    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        screen = Answering(page, "go", *answers)
+        chat = Chat(hosted, await runtime.session("main"), screen, LineEditor())
+        with trio.fail_after(10):
+            await chat.run(screen.lines(), steer=steer)
+    assert not check_invariants(tmp_path / "state")
+    return page.stream.getvalue().splitlines()
+
+
+async def test_of_several_calls_that_wait_the_user_says_which_one_runs(tmp_path: Path) -> None:
+    """T4, command line: each is shown with a number; the other one waits on."""
+    asked = reply(call("run_it", argv=["one"]), call("run_it", argv=["two"]))
+    model = Scripted([asked, reply("Done.")])
+    said = await _answered(
+        tmp_path,
+        model,
+        [run_it],
+        ("/approve 2", "/approve 2"),
+        ("✓", "/approve 2"),
+        ("number 2 waits no longer", "/deny 1 not today"),
+        ("Done.", "/quit"),
+    )
+    assert [line for line in said if "?" in line] == [
+        '  ? run_it {"argv":["one"]}: /approve 1 [always], or /deny 1',
+        '  ? run_it {"argv":["two"]}: /approve 2 [always], or /deny 2',
+    ]
+    one, two = model.requests[-1].messages[-1].parts
+    assert isinstance(one, ToolAnswer) and one.outcome is Outcome.DENIED and "not today" in str(one.content)
+    assert isinstance(two, ToolAnswer) and two.content == "two"
+    assert "! number 2 waits no longer; there is 1" in said
+
+
+async def test_of_several_questions_that_wait_the_user_says_which_one_is_answered(tmp_path: Path) -> None:
+    """T16, command line: it was always the oldest."""
+    asked = reply(
+        call("ask_user", questions=[{"text": "Which colour?"}]), call("ask_user", questions=[{"text": "How many?"}])
+    )
+    model = Scripted([asked, reply("Done.")])
+    said = await _answered(
+        tmp_path,
+        model,
+        [ask_user],
+        ("/answer 2 TEXT", "/answer blue"),
+        ("say which", "/answer 2 3"),
+        ("✓", "/answer blue"),
+        ("Done.", "/quit"),
+    )
+    assert "! 2 questions wait for an answer; say which: /answer NUMBER TEXT" in said
+    one, two = model.requests[-1].messages[-1].parts
+    assert isinstance(one, ToolAnswer) and "'blue'" in str(one.content)
+    assert isinstance(two, ToolAnswer) and "'3'" in str(two.content)
+
+
+@tool(background=True)
+async def paint(context: ToolContext) -> str:
+    """Paint a wall."""
+    return (await context.ask_user(Question("Which colour?"))).status
+
+
+async def test_a_question_from_before_the_chat_is_shown(tmp_path: Path) -> None:
+    """T16, B11: a run that was taken up may ask before anybody looks; nobody saw what it asked, and it waited for an hour."""
+    model, page = Scripted([reply("Done.")]), Page()
+    async with open_runtime(tmp_path / "state", model=model, tools=[paint]) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [paint])
+        session = await runtime.session("main")
+        with session.watch() as events:
+            await session.spawn(paint, wake="silent")
+            async for event in events:
+                if isinstance(event, QuestionAsked):
+                    break
+        screen = Answering(page, "/answer blue", ("succeeded", "/quit"))
+        with trio.fail_after(10):
+            await Chat(hosted, session, screen, LineEditor()).run(screen.lines(), steer=True)
+    assert not check_invariants(tmp_path / "state")
+    assert '  ? you are asked "Which colour?"' in page.stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("steer", [True, False], ids=["on a terminal", "through a pipe"])
+async def test_what_a_turn_waits_for_can_be_answered_by_the_next_line(tmp_path: Path, steer: bool) -> None:
+    """T4, command line: without a terminal, or on a dumb one, lines wait for the turn; one that waits for a line had the chat stand still for an hour."""
+    model = Scripted([reply(call("run_it", argv=["one"])), reply("Done.")])
+    said = await _answered(tmp_path, model, [run_it], ("/approve call", "/approve"), ("Done.", "/quit"), steer=steer)
+    assert "Done." in said

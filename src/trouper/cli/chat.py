@@ -16,6 +16,7 @@ from trouper._errors import TrouperError, UsageError
 from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
 from trouper.cli.chat_input import Keys, typed_lines
+from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Watch
 from trouper.cli.describe import quoted
@@ -124,10 +125,14 @@ class Chat:
         await self.runtime.session(self.session.id, model=model)
         self.model = model
 
-    def shown_approvals(self) -> list[str]:
+    @property
+    def approvals(self) -> Numbers:
         """The calls that wait for an approval, as far as the user could see them."""
-        waiting = self.session.approvals
-        return [call for call, _ in self._watch.state.approvals if call in waiting]
+        return self._watch.approvals
+
+    @property
+    def questions(self) -> Numbers:
+        return self._watch.questions
 
     async def _line(self, line: str, *, steer: bool) -> None:
         if not line.strip():
@@ -149,10 +154,20 @@ class Chat:
             self.screen.say(f"! {clean_message(error.message)}", "red")
 
     async def _wait_turn(self, turn: int) -> None:
-        """Until this turn was shown to its end, and nothing waits for the next."""
+        """Until this turn was shown to its end, and nothing waits for the next; or until it asks for something, which only a next line can answer."""
         shown = self._watch
         await shown.wait(
-            lambda: shown.state.phase is Phase.CLOSED or (shown.state.turns >= turn and is_resting(shown.state))
+            lambda: (
+                shown.state.phase is Phase.CLOSED
+                or (shown.state.turns >= turn and is_resting(shown.state))
+                or self._is_asked()
+            )
+        )
+
+    def _is_asked(self) -> bool:
+        session = self.session
+        return bool(
+            self.approvals.shown(session.approvals) or self.questions.shown([each.id for each in session.questions])
         )
 
     def _greet(self) -> None:

@@ -97,8 +97,10 @@ async def _tools(chat: Chat, rest: str) -> None:
 async def _approve(chat: Chat, rest: str) -> None:
     words = rest.split()
     always = "always" in words
+    waiting = chat.session.approvals
+    named = [chat.approvals.chosen(word, waiting)[0] or word for word in words if word != "always"]
     # Those that were shown: what has come up since, nobody has looked at.
-    calls = [word for word in words if word != "always"] or chat.shown_approvals()
+    calls = named or chat.approvals.shown(waiting)
     if not calls:
         raise UsageError("no call waits for an approval")
     for call in calls:
@@ -109,10 +111,12 @@ async def _deny(chat: Chat, rest: str) -> None:
     waiting = list(chat.session.approvals)
     if not waiting:
         raise UsageError("no call waits for an approval")
-    first, _, reason = rest.partition(" ")
-    calls, reason = ([first], reason) if first in waiting else (waiting, rest)
-    for call in calls:
-        await chat.session.deny(call, reason)
+    call, reason = chat.approvals.chosen(rest, waiting)
+    if call is None:
+        first, _, others = rest.partition(" ")
+        call, reason = (first, others) if first in waiting else (None, rest)
+    for each in waiting if call is None else [call]:
+        await chat.session.deny(each, reason)
 
 
 async def _history(chat: Chat, rest: str) -> None:
@@ -151,17 +155,21 @@ async def _memory(chat: Chat, rest: str) -> None:
 
 
 async def _answer(chat: Chat, rest: str) -> None:
-    waiting = chat.session.questions
-    if not waiting:
+    waiting = {each.id: each for each in chat.session.questions}
+    shown = chat.questions.shown(waiting)
+    if not shown:
         raise UsageError("nobody asks anything")
-    first = waiting[0]
-    values = [rest] if len(first.questions) == 1 else [value.strip() for value in rest.split("|")]
-    if not rest:
-        await chat.session.decline_question(first.id)
+    chosen, text = chat.questions.chosen(rest, waiting)
+    if chosen is None and len(shown) > 1:
+        raise UsageError(f"{len(shown)} questions wait for an answer; say which: /answer NUMBER TEXT")
+    asked = waiting[chosen or shown[0]]
+    if not text:
+        await chat.session.decline_question(asked.id)
         return
-    if len(values) != len(first.questions):
-        raise UsageError(f"there are {len(first.questions)} questions; separate the answers with |")
-    await chat.session.answer_question(first.id, *values)
+    values = [text] if len(asked.questions) == 1 else [value.strip() for value in text.split("|")]
+    if len(values) != len(asked.questions):
+        raise UsageError(f"there are {len(asked.questions)} questions; separate the answers with |")
+    await chat.session.answer_question(asked.id, *values)
 
 
 async def _interrupt(chat: Chat, rest: str) -> None:
@@ -179,9 +187,9 @@ COMMANDS: Mapping[str, tuple[Handler, str]] = {
     "compact": (_compact, "        make the context smaller now"),
     "model": (_model, "[NAME]    show or change the model"),
     "tools": (_tools, "          what the model can use"),
-    "approve": (_approve, "[ID] [always]  allow a call that waits"),
-    "deny": (_deny, "[ID] [WHY] refuse a call that waits"),
-    "answer": (_answer, "[TEXT]   answer what a tool asks; empty declines"),
+    "approve": (_approve, "[N] [always]  allow a call that waits; all that were shown, without a number or id"),
+    "deny": (_deny, "[N] [WHY]  refuse a call that waits"),
+    "answer": (_answer, "[N] [TEXT]   answer what a tool asks; without a text it is declined"),
     "memory": (_memory, "[WORDS]  what is remembered across sessions"),
     "history": (_history, "        what the model is sent"),
     "interrupt": (_interrupt, "      stop the turn, as Ctrl-C does"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import Screen
 from trouper.cli.terminal import clean_line, in_full, plural
 from trouper.core.calls import CallPhase
@@ -22,7 +23,7 @@ from trouper.core.events import (
     TurnEnded,
 )
 from trouper.core.live import CaughtUp, LiveEvent, QuestionAsked, TextDelta, ThinkingDelta, ToolProgress, ToolStatus
-from trouper.core.messages import Outcome
+from trouper.core.messages import Outcome, ToolCall
 from trouper.core.notification import NotificationsDelivered
 from trouper.core.session import Phase, State, evolve
 from trouper.core.task_events import TaskCancelled, TaskEnded, TaskFailed, TaskInterrupted, TaskReattached
@@ -51,10 +52,14 @@ class Watch:
         self._progress: dict[str, str] = {}
         #: Some of the reply under way was shown already.
         self._heard = False
+        #: What waits for the user.
+        self.approvals = Numbers()
+        self.questions = Numbers()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with self._session.watch() as events:
             self.state = self._session.state
+            self._ask_all()  # A run that was taken up may have asked before anybody looked.
             task_status.started()
             async for event in events:
                 if isinstance(event, CaughtUp):
@@ -99,39 +104,51 @@ class Watch:
             case CallEnded():
                 self._tell_end(event)
             case ApprovalRequested(call=call):
-                self._ask_approval(call)
+                self._ask_approvals([call])
             case QuestionAsked(question=question):
-                self._ask(question)
+                self._ask_questions([question])
             case CaughtUp():
                 screen.say("  (some live text was missed; the journal has it)", "dim")
-                for call, _ in self.state.approvals:
-                    self._ask_approval(call)
+                self._ask_all()
             case TurnEnded():
                 self._tell_turn(event)
             case _:
                 self._tell_rest(event)
 
-    def _ask_approval(self, id: str) -> None:
-        """Who approves a call answers for all of its arguments; the line for those who watch has one of them, and not the whole of it."""
-        calls = self.state.turn.calls if self.state.turn is not None else ()
-        call = next(call for call in calls if call.id == id)
-        shown = in_full(call.request.arguments)
-        missing = len(shown) - _APPROVAL_CHARS_MAX
-        if missing > 0:
-            half = _APPROVAL_CHARS_MAX // 2
-            note = f"[... {missing} characters are not shown; `trouper approvals` has all of them ...]"
-            shown = f"{shown[:half]}\n{note}\n{shown[-half:]}\n{note}\n "
-        self._screen.say(f"  ? {call.request.name} {shown}: /approve {id} [always], or /deny {id}", "yellow")
+    def _ask_all(self) -> None:
+        self._ask_approvals([call for call, _ in self.state.approvals])
+        self._ask_questions([each.id for each in self._session.questions])
 
-    def _ask(self, id: str) -> None:
+    def _ask_approvals(self, come_up: list[str]) -> None:
+        """Who approves a call answers for all of its arguments; the line for those who watch has one of them, and not the whole of it."""
+        requests: dict[str, ToolCall] = {}
+        if self.state.turn is not None:
+            requests = {call.id: call.request for call in self.state.turn.calls}
+        # By now, and not as far as was shown: of several calls of one reply each is told with its number.
+        waiting = [call for call in self._session.approvals if call in requests]
+        for id, number in self.approvals.to_show(come_up, waiting):
+            request = requests[id]
+            shown = in_full(request.arguments)
+            missing = len(shown) - _APPROVAL_CHARS_MAX
+            if missing > 0:
+                half = _APPROVAL_CHARS_MAX // 2
+                note = f"[... {missing} characters are not shown; `trouper approvals` has all of them ...]"
+                shown = f"{shown[:half]}\n{note}\n{shown[-half:]}\n{note}\n "
+            which = id if number is None else number
+            self._screen.say(f"  ? {request.name} {shown}: /approve {which} [always], or /deny {which}", "yellow")
+
+    def _ask_questions(self, come_up: list[str]) -> None:
         """In quotes: whoever asks chooses the words, and could choose those in which approvals are asked for."""
-        questions = next((each.questions for each in self._session.questions if each.id == id), ())
-        for each in questions:
-            choices = f" ({', '.join(map(in_full, each.choices))})" if each.choices else ""
-            secret = " (a secret: it is stored, and not told to the model)" if each.secret else ""
-            self._screen.say(f"  ? you are asked {in_full(clean_line(each.text))}{choices}{secret}", "yellow")
-        if questions:
-            self._screen.say("  /answer TEXT, or /answer alone to decline", "yellow")
+        waiting = {each.id: each.questions for each in self._session.questions}
+        for id, number in self.questions.to_show(come_up, waiting):
+            for each in waiting[id]:
+                choices = f" ({', '.join(map(in_full, each.choices))})" if each.choices else ""
+                secret = " (a secret: it is stored, and not told to the model)" if each.secret else ""
+                self._screen.say(f"  ? you are asked {in_full(clean_line(each.text))}{choices}{secret}", "yellow")
+            which = "" if number is None else f" {number}"
+            alone = "/answer alone" if number is None else f"/answer {number} alone"
+            parts = " | ".join(["TEXT"] * len(waiting[id]))
+            self._screen.say(f"  /answer{which} {parts}, or {alone} to decline", "yellow")
 
     def _tell_end(self, event: CallEnded) -> None:
         screen, call = self._screen, event.call

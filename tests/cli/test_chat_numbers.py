@@ -1,0 +1,48 @@
+"""Which of several things a user means."""
+
+from __future__ import annotations
+
+import pytest
+
+from trouper import UsageError
+from trouper.cli.chat_numbers import Numbers
+
+
+def test_what_waits_alone_is_shown_without_a_number_and_every_text_is_an_answer_to_it() -> None:
+    numbers = Numbers()
+    assert numbers.to_show(["a"], ["a"]) == [("a", None)]
+    assert numbers.shown(["a"]) == ["a"]
+    assert numbers.chosen("1 pear", ["a"]) == (None, "1 pear")
+
+
+def test_as_soon_as_two_wait_both_are_shown_with_their_numbers_once() -> None:
+    numbers = Numbers()
+    numbers.to_show(["a"], ["a"])
+    assert numbers.to_show(["b"], ["a", "b"]) == [("a", 1), ("b", 2)]
+    assert numbers.to_show(["a", "b"], ["a", "b"]) == []
+    assert numbers.to_show(["c"], ["a", "b", "c"]) == [("c", 3)]
+    assert numbers.chosen("2 two  pears", ["a", "b", "c"]) == ("b", "two  pears")
+    assert numbers.chosen("2", ["a", "b", "c"]) == ("b", "")
+    assert numbers.chosen("pears", ["a", "b", "c"]) == (None, "pears")
+    assert numbers.chosen("17 pears", ["a", "b", "c"]) == (None, "17 pears")
+    assert numbers.chosen("", ["a", "b", "c"]) == (None, "")
+
+
+def test_a_number_means_what_was_shown_with_it_also_when_that_waits_no_longer() -> None:
+    """Who answers too late must not answer something else."""
+    numbers = Numbers()
+    numbers.to_show(["a", "b"], ["a", "b"])
+    with pytest.raises(UsageError, match="number 1 waits no longer; there is 2"):
+        numbers.chosen("1 yes", ["b"])
+    assert numbers.chosen("2 yes", ["b"]) == ("b", "yes")
+    assert numbers.to_show(["c"], ["b", "c"]) == [("c", 3)]
+    with pytest.raises(UsageError, match="number 1 waits no longer; there is 2, 3"):
+        numbers.chosen("1 yes", ["b", "c"])
+
+
+def test_what_has_come_up_and_was_not_shown_is_not_meant() -> None:
+    numbers = Numbers()
+    assert numbers.to_show(["a"], ["a", "b"]) == [("a", 1)]
+    assert numbers.shown(["a", "b"]) == ["a"]
+    assert numbers.to_show(["b"], ["a", "b"]) == [("b", 2)]
+    assert numbers.to_show(["gone"], ["a", "b"]) == []
