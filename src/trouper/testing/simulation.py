@@ -20,39 +20,33 @@ import logging
 import random
 import sys
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 
 import attrs
 import trio
 import trio.testing
 
 from trouper import codec
-from trouper._errors import ToolDefinitionError, TrouperError
+from trouper._errors import ToolDefinitionError
 from trouper.actors.environment import Environment
 from trouper.core import history
-from trouper.core.events import CallHeld, CallStarted
-from trouper.core.messages import Json
 from trouper.core.settings import Budget, Compaction, Deadlines, Limits
 from trouper.journal import open_reader
 from trouper.journal.format import is_gap
 from trouper.runtime import Runtime, open_runtime
 from trouper.services.desk import provided
 from trouper.services.places import Places
-from trouper.services.views import instant
 from trouper.session import Session
 from trouper.testing.chaos import Chaos
 from trouper.testing.crash_disk import CrashDisk, PowerCut
 from trouper.testing.invariants import Violation, check_invariants
 from trouper.testing.schedule import run_simulated
-from trouper.testing.sources import START_MS, CountedIds, VirtualWall, seeded
-from trouper.tools.context import ToolContext
-from trouper.tools.contract import Invoke, Tool
-from trouper.tools.define import tool
-from trouper.tools.errors import ConnectionRequired, ToolError
+from trouper.testing.simulated_tools import own_tools, watched_tool
+from trouper.testing.sources import START_MS, VirtualWall, seeded
+from trouper.testing.users import client, use
+from trouper.testing.world import World
+from trouper.tools.contract import Tool
 from trouper.tools.registry import Registry, ToolSource
-from trouper.tools.results import as_result
 
 ROOT = "/state"
 #: A run that has not come to rest by then, in virtual time, hangs.
@@ -61,28 +55,6 @@ PATIENCE_S = 30_000.0
 
 class SimulationFailed(AssertionError):
     """A seed that breaks something. The message is the story of the run."""
-
-
-@attrs.define
-class World:
-    """What outlives a process: the disk, the ids, the wall clock; and what the outside saw."""
-
-    seed: int
-    disk: CrashDisk
-    #: The tools of whoever tests some.
-    tools: tuple[Tool, ...] = ()
-    ids: CountedIds = attrs.Factory(CountedIds)
-    elapsed_ms: int = 0
-    story: list[str] = attrs.Factory(list)
-    problems: list[str] = attrs.Factory(list)
-    #: Executions of tools that may run only once, by call.
-    executions: Counter[str] = attrs.Factory(Counter)
-
-    def tell(self, line: str) -> None:
-        self.story.append(line)
-
-    def wrong(self, problem: str) -> None:
-        self.problems.append(problem)
 
 
 @attrs.frozen
@@ -122,7 +94,7 @@ def simulate(seed: int, *, tools: Iterable[ToolSource] = (), check: bool = True)
 def _checked(tools: Iterable[ToolSource]) -> tuple[Tool, ...]:
     """Found out here rather than in the midst of a run, where it would be told as a failure of the runtime."""
     mine = Registry(tools)
-    own = {each.name for each in _tools(World(0, CrashDisk()))}
+    own = {each.name for each in own_tools(World(0, CrashDisk()))}
     for each in mine:
         if each.name in own:
             raise ToolDefinitionError(
@@ -224,7 +196,7 @@ def _only(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
 
 async def _process(world: World, environment: Environment, epoch: int, faults: bool, killed: bool) -> None:
     draw = seeded(world.seed, f"users {epoch}")
-    tools = (*_tools(world), *(_watched(world, each) for each in world.tools))
+    tools = (*own_tools(world), *(watched_tool(world, each) for each in world.tools))
     model = Chaos(seeded(world.seed, f"model {epoch}"), tools=[each.name for each in tools], faults=faults)
     with trio.fail_after(PATIENCE_S):
         async with open_runtime(
@@ -236,14 +208,14 @@ async def _process(world: World, environment: Environment, epoch: int, faults: b
             environment=environment,
             disk=world.disk,
         ) as runtime:
-            _RUNTIMES[world.seed] = runtime
-            async with _client(world, runtime, epoch):
+            world.runtime = runtime
+            async with client(world, runtime, epoch):
                 async with trio.open_nursery() as nursery:
                     if killed:
                         nursery.start_soon(_kill_after, draw.choice((0.05, 0.5, 3.0, 20.0)))
                     for number in range(draw.randrange(1, 4)):
                         nursery.start_soon(
-                            _user, world, runtime, f"s{number}", seeded(world.seed, f"user {epoch} {number}"), faults
+                            use, world, runtime, f"s{number}", seeded(world.seed, f"user {epoch} {number}"), faults
                         )
                 if killed:
                     raise _Killed
@@ -256,147 +228,9 @@ async def _process(world: World, environment: Environment, epoch: int, faults: b
         world.wrong(f"I21: {model.open_streams} model streams were left open")
 
 
-_RUNTIMES: dict[int, Runtime] = {}
-
-
 async def _kill_after(seconds: float) -> None:
     await trio.sleep(seconds)
     raise _Killed
-
-
-@asynccontextmanager
-async def _client(world: World, runtime: Runtime, epoch: int) -> AsyncIterator[None]:
-    """Somebody who answers client-side calls, where there are any: a turn waits for that as long as it takes."""
-    if all(each.policy != "client_side" for each in world.tools):
-        yield
-        return
-    draw = seeded(world.seed, f"client {epoch}")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_answer_calls, world, runtime, draw)
-        yield
-        nursery.cancel_scope.cancel()
-
-
-async def _answer_calls(world: World, runtime: Runtime, draw: random.Random) -> None:
-    async for record in runtime.events():
-        for event in record.events:
-            if isinstance(event, CallHeld):
-                await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
-                answer = draw.choice((None, "fine", {"n": draw.randrange(5)}))
-                try:
-                    session = await runtime.session(record.session)
-                    await session.answer(event.call, answer, error=draw.random() < 0.2)
-                except TrouperError as error:  # The turn has ended meanwhile, or long ago.
-                    world.tell(f"{trio.current_time():.2f} {record.session}: {type(error).__name__}: {error}")
-
-
-async def _user(world: World, runtime: Runtime, name: str, draw: random.Random, faults: bool) -> None:
-    """Somebody who talks, interrupts, steers, leaves in mid-turn and comes back."""
-    session = await runtime.session(name)
-    actions: list[Callable[[Session, random.Random], Awaitable[None]]] = [
-        _ask,
-        _ask,
-        _leave_early,
-        _steer,
-        _interrupt,
-        _compact,
-        _spawn,
-        _spawn,
-        _cancel,
-        _notify,
-        _take,
-        _plan,
-    ]
-    for _ in range(draw.randrange(1, 6)):
-        action = draw.choice(actions) if faults else _ask
-        world.tell(f"{trio.current_time():.2f} {name}: {action.__name__[1:]}")
-        try:
-            await action(session, draw)
-        except (TrouperError, ToolError) as error:
-            world.tell(f"{trio.current_time():.2f} {name}: {type(error).__name__}: {error}")
-        await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
-
-
-async def _ask(session: Session, draw: random.Random) -> None:
-    await session.ask(draw.choice(("hello", "do it", "x" * draw.randrange(1, 2000))))
-
-
-async def _leave_early(session: Session, draw: random.Random) -> None:
-    with trio.move_on_after(draw.choice((0.0, 0.05, 0.5, 5.0))):
-        async with session.turn("a long story, please") as turn:
-            async for _ in turn:
-                if draw.random() < 0.1:
-                    break
-
-
-async def _steer(session: Session, draw: random.Random) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_ask_quietly, session, draw)
-        await trio.sleep(draw.choice((0.0, 0.1, 1.0)))
-        await session.send("and another thing")
-
-
-async def _ask_quietly(session: Session, draw: random.Random) -> None:
-    try:
-        await _ask(session, draw)
-    except TrouperError:
-        return
-
-
-async def _interrupt(session: Session, draw: random.Random) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_ask_quietly, session, draw)
-        await trio.sleep(draw.choice((0.0, 0.1, 1.0, 8.0)))
-        await session.interrupt("enough")
-
-
-async def _compact(session: Session, draw: random.Random) -> None:
-    await session.compact()
-
-
-async def _spawn(session: Session, draw: random.Random) -> None:
-    for _ in range(draw.randrange(1, 4)):
-        await session.spawn(
-            draw.choice(("careful", "slow")),
-            {"n": draw.randrange(5)},
-            signal_on_completion=draw.random() < 0.8,
-        )
-
-
-async def _cancel(session: Session, draw: random.Random) -> None:
-    for task in session.tasks(state="running").tasks[: draw.randrange(1, 3)]:
-        await session.cancel(draw.choice((task.id, task.about.origin_call or task.id)))
-
-
-async def _notify(session: Session, draw: random.Random) -> None:
-    key = draw.choice((None, "key"))
-    with session.hold_notifications():
-        await session.notify("Ding", "dong", dedupe_key=key, wake=draw.random() < 0.8)
-        await trio.sleep(draw.choice((0.0, 0.2, 3.0)))
-
-
-async def _take(session: Session, draw: random.Random) -> None:
-    """A host that takes notifications itself, and now and then forgets to say what became of one."""
-    with session.notifications() as inbox, trio.move_on_after(draw.choice((0.1, 2.0))):
-        async for notification in inbox:
-            match draw.randrange(3):
-                case 0:
-                    await session.acknowledge(notification.id)
-                case 1:
-                    await session.requeue(notification.id, reason="later")
-                case _:
-                    return
-
-
-async def _plan(session: Session, draw: random.Random) -> None:
-    at = instant(session._now() + draw.choice((1.0, 30.0)))
-    if draw.random() < 0.5:
-        await session.create_schedule(title="once", at=at, message="now")
-    else:
-        when = (
-            {"at": at} if draw.random() < 0.5 else {"cron": "* * * * *", "missed": draw.choice(("skip", "once", "all"))}
-        )
-        await session.create_schedule(title="run", tool="careful", arguments={"n": 1}, **when)
 
 
 async def _come_to_rest(world: World, runtime: Runtime) -> None:
@@ -422,113 +256,6 @@ async def _wait_idle(session: Session) -> None:
         waits = any(each.wake or each.state.value != "queued" for each in state.notifications.pending.values())
         if state.turn is None and not state.tasks.live and not waits:
             return
-
-
-def _tools(world: World) -> tuple[Tool, ...]:
-    """One tool of each kind that matters to recovery."""
-
-    def begin(context: ToolContext, once: bool = False) -> None:
-        _begin(world, context, once)
-
-    @tool(readonly=True)
-    async def pure(context: ToolContext, n: int = 0) -> int:
-        """Looks at something."""
-        begin(context)
-        return n
-
-    @tool(readonly=True, open_world=False, background=True)
-    async def unnoticed(n: int = 0) -> int:
-        """Begins ahead of the disk: it knows nobody whom it could tell of it."""
-        await trio.sleep(n * 0.003)
-        return n
-
-    @tool(idempotent=True, background=True)
-    async def careful(context: ToolContext, n: int = 0) -> dict[str, int]:
-        """May be repeated."""
-        begin(context)
-        await trio.sleep(n * 0.4)
-        return {"n": n}
-
-    @tool(concurrency_class="once")
-    async def once(context: ToolContext, n: int = 0) -> str:
-        """May run once only."""
-        begin(context, once=True)
-        await trio.sleep(n * 0.1)
-        return "x" * n * 400
-
-    @tool(background=True)
-    async def slow(context: ToolContext, n: int = 0) -> str:
-        """Takes its time, and tidies up slowly when it is cancelled."""
-        begin(context, once=True)
-        try:
-            await trio.sleep(n * 3.0)
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 0.3):
-                await trio.sleep(0.1)
-        return "done"
-
-    @tool
-    async def raises(context: ToolContext, n: int = 0) -> str:
-        """Fails in one way or another."""
-        begin(context, once=True)
-        if n == 0:
-            raise ToolError("try something else")
-        if n == 1:
-            raise RuntimeError("a bug in the tool")
-        if n == 2:
-            await trio.sleep(100.0)
-        return "fine"
-
-    return (pure, unnoticed, careful, once, slow, raises)
-
-
-def _begin(world: World, context: ToolContext, once: bool) -> None:
-    _check_intent(world, context)
-    if once:
-        key = f"{context.session_id}/{context.call_id}"
-        world.executions[key] += 1
-        if world.executions[key] > 1:
-            world.wrong(f"I4: {key} ran {world.executions[key]} times")
-
-
-def _watched(world: World, mine: Tool) -> Tool:
-    """Somebody's tool, as it is; what it does wrong is noted."""
-
-    def around(invoke: Invoke) -> Invoke:
-        async def watched(arguments: dict[str, Json], context: ToolContext) -> object:
-            _begin(world, context, once=mine.side_effect == "at_most_once")
-            shown = f"tool {mine.name!r} of {context.session_id}/{context.call_id}, called with {arguments!r},"
-            world.tell(f"{trio.current_time():.2f} {shown} runs")
-            try:
-                returned = await invoke(arguments, context)
-                as_result(returned, mine.name)
-            except (ToolError, ConnectionRequired):
-                raise
-            except Exception as error:
-                world.wrong(f"{shown} raised {error!r}")
-                raise
-            return returned
-
-        return watched
-
-    background = None if mine.invoke_background is None else around(mine.invoke_background)
-    return mine.with_(invoke=around(mine.invoke), invoke_background=background)
-
-
-def _check_intent(world: World, context: ToolContext) -> None:
-    """I2: the intent is on the disk before the tool runs."""
-    runtime = _RUNTIMES[world.seed]
-    if context.task_id is not None:
-        return
-    log = runtime._log
-    wanted = context.call_id.encode()
-    for raw in log.records(stream=context.session_id):
-        if wanted not in raw.payload or b"CallStarted" not in raw.payload:
-            continue
-        for event in codec.decode_events(raw.payload, raw.seq)[2]:
-            if isinstance(event, CallStarted) and event.call == context.call_id and raw.seq <= log.durable:
-                return
-    world.wrong(f"I2: {context.call_id} of {context.session_id} runs before its intent is durable")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,153 @@
+"""The users of a simulated run: impatient ones, and a client that answers what it is asked. What they do is drawn from the seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from trouper._errors import TrouperError
+from trouper.core.events import CallHeld
+from trouper.runtime import Runtime
+from trouper.services.views import instant
+from trouper.session import Session
+from trouper.testing.sources import seeded
+from trouper.testing.world import World
+from trouper.tools.errors import ToolError
+
+
+@asynccontextmanager
+async def client(world: World, runtime: Runtime, epoch: int) -> AsyncIterator[None]:
+    """Somebody who answers client-side calls, where there are any: a turn waits for that as long as it takes."""
+    if all(each.policy != "client_side" for each in world.tools):
+        yield
+        return
+    draw = seeded(world.seed, f"client {epoch}")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_answer_calls, world, runtime, draw)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _answer_calls(world: World, runtime: Runtime, draw: random.Random) -> None:
+    async for record in runtime.events():
+        for event in record.events:
+            if isinstance(event, CallHeld):
+                await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
+                answer = draw.choice((None, "fine", {"n": draw.randrange(5)}))
+                try:
+                    session = await runtime.session(record.session)
+                    await session.answer(event.call, answer, error=draw.random() < 0.2)
+                except TrouperError as error:  # The turn has ended meanwhile, or long ago.
+                    world.tell(f"{trio.current_time():.2f} {record.session}: {type(error).__name__}: {error}")
+
+
+async def use(world: World, runtime: Runtime, name: str, draw: random.Random, faults: bool) -> None:
+    """Somebody who talks, interrupts, steers, leaves in mid-turn and comes back."""
+    session = await runtime.session(name)
+    actions: list[Callable[[Session, random.Random], Awaitable[None]]] = [
+        _ask,
+        _ask,
+        _leave_early,
+        _steer,
+        _interrupt,
+        _compact,
+        _spawn,
+        _spawn,
+        _cancel,
+        _notify,
+        _take,
+        _plan,
+    ]
+    for _ in range(draw.randrange(1, 6)):
+        action = draw.choice(actions) if faults else _ask
+        world.tell(f"{trio.current_time():.2f} {name}: {action.__name__[1:]}")
+        try:
+            await action(session, draw)
+        except (TrouperError, ToolError) as error:
+            world.tell(f"{trio.current_time():.2f} {name}: {type(error).__name__}: {error}")
+        await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
+
+
+async def _ask(session: Session, draw: random.Random) -> None:
+    await session.ask(draw.choice(("hello", "do it", "x" * draw.randrange(1, 2000))))
+
+
+async def _leave_early(session: Session, draw: random.Random) -> None:
+    with trio.move_on_after(draw.choice((0.0, 0.05, 0.5, 5.0))):
+        async with session.turn("a long story, please") as turn:
+            async for _ in turn:
+                if draw.random() < 0.1:
+                    break
+
+
+async def _steer(session: Session, draw: random.Random) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_ask_quietly, session, draw)
+        await trio.sleep(draw.choice((0.0, 0.1, 1.0)))
+        await session.send("and another thing")
+
+
+async def _ask_quietly(session: Session, draw: random.Random) -> None:
+    try:
+        await _ask(session, draw)
+    except TrouperError:
+        return
+
+
+async def _interrupt(session: Session, draw: random.Random) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_ask_quietly, session, draw)
+        await trio.sleep(draw.choice((0.0, 0.1, 1.0, 8.0)))
+        await session.interrupt("enough")
+
+
+async def _compact(session: Session, draw: random.Random) -> None:
+    await session.compact()
+
+
+async def _spawn(session: Session, draw: random.Random) -> None:
+    for _ in range(draw.randrange(1, 4)):
+        await session.spawn(
+            draw.choice(("careful", "slow")),
+            {"n": draw.randrange(5)},
+            signal_on_completion=draw.random() < 0.8,
+        )
+
+
+async def _cancel(session: Session, draw: random.Random) -> None:
+    for task in session.tasks(state="running").tasks[: draw.randrange(1, 3)]:
+        await session.cancel(draw.choice((task.id, task.about.origin_call or task.id)))
+
+
+async def _notify(session: Session, draw: random.Random) -> None:
+    key = draw.choice((None, "key"))
+    with session.hold_notifications():
+        await session.notify("Ding", "dong", dedupe_key=key, wake=draw.random() < 0.8)
+        await trio.sleep(draw.choice((0.0, 0.2, 3.0)))
+
+
+async def _take(session: Session, draw: random.Random) -> None:
+    """A host that takes notifications itself, and now and then forgets to say what became of one."""
+    with session.notifications() as inbox, trio.move_on_after(draw.choice((0.1, 2.0))):
+        async for notification in inbox:
+            match draw.randrange(3):
+                case 0:
+                    await session.acknowledge(notification.id)
+                case 1:
+                    await session.requeue(notification.id, reason="later")
+                case _:
+                    return
+
+
+async def _plan(session: Session, draw: random.Random) -> None:
+    at = instant(session._now() + draw.choice((1.0, 30.0)))
+    if draw.random() < 0.5:
+        await session.create_schedule(title="once", at=at, message="now")
+    else:
+        when = (
+            {"at": at} if draw.random() < 0.5 else {"cron": "* * * * *", "missed": draw.choice(("skip", "once", "all"))}
+        )
+        await session.create_schedule(title="run", tool="careful", arguments={"n": 1}, **when)
