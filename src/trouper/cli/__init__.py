@@ -9,7 +9,7 @@ configuration.py, choices.py    trouper.toml and the environment; models and too
 hosting.py, requests.py, leaving.py    running a root, what can be asked of who does, and how that ends
 views.py, owner.py, control.py  what a root holds, who owns it, and how to ask the owner
 describe.py    one line for every event
-demo*.py, chat*.py, run.py, journal.py, sessions.py, approvals.py, tasks.py, notifications.py, schedules.py, memory.py, doctor.py
+demo*.py, chat*.py, run.py, journal*.py, sessions.py, approvals.py, tasks.py, notifications.py, schedules.py, memory.py, doctor.py
 """
 
 from __future__ import annotations
