@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import StringIO
 
+import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +72,59 @@ def test_no_row_is_wider_than_the_terminal_and_nothing_is_left_out(line: str) ->
     rows = TerminalScreen(Page(), LineEditor())._wrapped(line)
     assert all(cell_len(row) < COLUMNS for row in rows)
     assert "".join(rows).replace(" ", "") == line.expandtabs(4).replace(" ", "")
+
+
+class Emulated(Terminal):
+    """A terminal that draws what it is given."""
+
+    is_terminal = True
+
+    def __init__(self, columns: int) -> None:
+        super().__init__(StringIO())
+        self.is_terminal = True
+        self.screen = pyte.Screen(columns, 30)
+        self._feed = pyte.Stream(self.screen)
+        self.stream = self  # type: ignore[assignment]
+
+    @property
+    def width(self) -> int:
+        columns: int = self.screen.columns
+        return columns
+
+    def write(self, text: str) -> int:
+        self._feed.feed(text)
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def rows(self) -> list[str]:
+        return [row.rstrip() for row in self.screen.display if row.strip()]
+
+
+def test_a_status_of_wide_characters_takes_one_row_however_often_it_is_drawn() -> None:
+    """Command line: it was cut by its characters, took two rows, and left one behind at every tick."""
+    out = Emulated(COLUMNS)
+    screen = TerminalScreen(out, LineEditor())
+    screen.say("said")
+    screen.status("\u4e16\u754c " * 30)
+    for _ in range(5):
+        screen.tick()
+    said, status, prompt = out.rows()
+    assert said == "said" and prompt == ">" and status.endswith("…") and cell_len(status) < COLUMNS
+
+
+def test_a_terminal_that_is_made_narrower_in_mid_sentence_is_not_filled_with_its_beginning() -> None:
+    """Command line: the row that was being spoken was too wide by then, and left a part of itself behind at every tick."""
+    out = Emulated(100)
+    screen = TerminalScreen(out, LineEditor())
+    spoken = " ".join(f"word{number}" for number in range(12))
+    screen.stream(spoken)
+    out.screen.resize(30, COLUMNS)
+    screen.status("thinking")
+    for _ in range(5):
+        screen.tick()
+    screen.end_stream()
+    screen.status("")
+    shown = " ".join(out.rows())
+    assert shown.count("word11") == 1 and spoken in shown

@@ -130,9 +130,15 @@ class TerminalScreen:
             self._draw(self._ended())
 
     def _ended(self) -> list[str]:
-        rows = [self._out.style(self._partial, *self._styles)] if self._partial else []
+        rows = self._spoken()
         self._partial, self._styles = "", ()
         return rows
+
+    def _spoken(self) -> list[str]:
+        """The rows of the line that is being spoken: more than one only if the terminal was made narrower since it came."""
+        if not self._partial:
+            return []
+        return [self._out.style(row, *self._styles) for row in self._wrapped(self._partial)]
 
     def status(self, text: str) -> None:
         if text != self._status:
@@ -184,6 +190,13 @@ class TerminalScreen:
             rows.append(ahead[:cut].rstrip())
             start += cut
 
+    def _cut(self, line: str) -> str:
+        """As much of a line as fits a row."""
+        ahead = line[: _LOOK * self._room]
+        if self._cells(ahead) <= self._room:
+            return ahead
+        return f"{self._chop(ahead, self._room - 1)[0]}…"
+
     def _draw(self, finished: list[str]) -> None:
         pieces = []
         if self._drawn:
@@ -191,11 +204,9 @@ class TerminalScreen:
         pieces += [f"{row}\r\n" for row in finished]
         self._above, self._drawn = 0, False
         if self._open:
-            above = []
-            if self._partial:
-                above.append(self._out.style(self._partial, *self._styles))
+            above = self._spoken()
             if self._status:
-                above.append(self._out.style(clean_line(f"{self._frame} {self._status}", self._room), "dim"))
+                above.append(self._out.style(self._cut(clean_line(f"{self._frame} {self._status}")), "dim"))
             pieces += [f"{row}\r\n" for row in above]
             pieces.append(self._typed_row())
             self._above, self._drawn = len(above), True
