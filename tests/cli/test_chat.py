@@ -333,10 +333,13 @@ async def test_a_question_from_before_the_chat_is_shown(tmp_path: Path) -> None:
                 if isinstance(event, QuestionAsked):
                     break
         screen = Answering(page, "/answer blue", ("succeeded", "/quit"))
+        doing: list[str] = []
+        screen.status = doing.append  # type: ignore[method-assign]
         with trio.fail_after(10):
             await Chat(hosted, session, screen, LineEditor()).run(screen.lines(), steer=True)
     assert not check_invariants(tmp_path / "state")
     assert '  ? you are asked "Which colour?"' in page.stream.getvalue().splitlines()
+    assert doing[0] == "paint waits for you"
 
 
 @pytest.mark.parametrize("steer", [True, False], ids=["on a terminal", "through a pipe"])

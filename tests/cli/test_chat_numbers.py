@@ -26,6 +26,7 @@ def test_as_soon_as_two_wait_both_are_shown_with_their_numbers_once() -> None:
     assert numbers.chosen("pears", ["a", "b", "c"]) == (None, "pears")
     assert numbers.chosen("17 pears", ["a", "b", "c"]) == (None, "17 pears")
     assert numbers.chosen("", ["a", "b", "c"]) == (None, "")
+    assert numbers.chosen("1" * 5000, ["a", "b", "c"]) == (None, "1" * 5000)
 
 
 def test_a_number_means_what_was_shown_with_it_also_when_that_waits_no_longer() -> None:
@@ -38,6 +39,14 @@ def test_a_number_means_what_was_shown_with_it_also_when_that_waits_no_longer() 
     assert numbers.to_show(["c"], ["b", "c"]) == [("c", 3)]
     with pytest.raises(UsageError, match="number 1 waits no longer; there is 2, 3"):
         numbers.chosen("1 yes", ["b", "c"])
+
+
+def test_the_first_that_is_shown_with_a_number_has_the_first() -> None:
+    """However many were alone before."""
+    numbers = Numbers()
+    numbers.to_show(["a"], ["a"])
+    numbers.to_show(["b"], ["b"])
+    assert numbers.to_show(["c"], ["b", "c"]) == [("b", 1), ("c", 2)]
 
 
 def test_what_has_come_up_and_was_not_shown_is_not_meant() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 
 from trouper._errors import UsageError
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 class Numbers:
@@ -12,24 +15,22 @@ class Numbers:
 
     def __init__(self) -> None:
         self._last = 0
-        #: Of what was shown and may still wait.
-        self._of: dict[str, int] = {}
-        #: Those that were shown with their number.
-        self._told: set[str] = set()
+        #: Of what was shown and may still wait; `None` of what was alone when it was.
+        self._of: dict[str, int | None] = {}
 
     def to_show(self, come_up: Iterable[str], waiting: Collection[str]) -> list[tuple[str, int | None]]:
         """What is to be shown now that these have come up: nothing twice; and when more than one waits, all that was not yet shown with its number."""
         self._of = {id: number for id, number in self._of.items() if id in waiting}
-        self._told &= self._of.keys()
         new = [id for id in come_up if id in waiting and id not in self._of]
-        for id in new:
-            self._last += 1
-            self._of[id] = self._last
-        if len(waiting) < 2:
+        self._of.update(dict.fromkeys(new))
+        if len(waiting) < 2 or not new:
             return [(id, None) for id in new]
-        untold = [(id, number) for id, number in self._of.items() if id not in self._told] if new else []
-        self._told.update(id for id, _ in untold)
-        return list(untold)
+        return [(id, self._numbered(id)) for id, number in self._of.items() if number is None]
+
+    def _numbered(self, id: str) -> int:
+        self._last += 1
+        self._of[id] = self._last
+        return self._last
 
     def shown(self, waiting: Collection[str]) -> list[str]:
         """Those that the user could see; what has come up since, nobody has looked at."""
@@ -38,10 +39,10 @@ class Numbers:
     def chosen(self, text: str, waiting: Collection[str]) -> tuple[str | None, str]:
         """What a text that begins with a number is about, and the rest of it; `None` if it names none."""
         word, *rest = text.split(maxsplit=1) or [""]
-        told = {self._of[id]: id for id in self.shown(waiting) if id in self._told}
-        # Where no number was shown, one is what the user wants to say.
-        if not told or not (word.isascii() and word.isdigit()) or int(word) > self._last:
+        numbered = {number: id for id, number in self._of.items() if number is not None and id in waiting}
+        # Where no number was shown, one is what the user wants to say. So is a longer one than was ever shown.
+        if not numbered or not _NUMBER.fullmatch(word) or int(word) > self._last:
             return None, text
-        if int(word) not in told:
-            raise UsageError(f"number {word} waits no longer; there is {', '.join(map(str, told))}")
-        return told[int(word)], "".join(rest)
+        if int(word) not in numbered:
+            raise UsageError(f"number {word} waits no longer; there is {', '.join(map(str, numbered))}")
+        return numbered[int(word)], "".join(rest)

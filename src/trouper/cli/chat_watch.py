@@ -27,6 +27,7 @@ from trouper.core.messages import Outcome, ToolCall
 from trouper.core.notification import NotificationsDelivered
 from trouper.core.session import Phase, State, evolve
 from trouper.core.task_events import TaskCancelled, TaskEnded, TaskFailed, TaskInterrupted, TaskReattached
+from trouper.core.task_record import TaskState
 from trouper.session import Session
 from trouper.tools.contract import Tool
 from trouper.tools.narration import narration
@@ -60,6 +61,7 @@ class Watch:
         with self._session.watch() as events:
             self.state = self._session.state
             self._ask_all()  # A run that was taken up may have asked before anybody looked.
+            self._screen.status(self._doing())
             task_status.started()
             async for event in events:
                 if isinstance(event, CaughtUp):
@@ -216,7 +218,11 @@ class Watch:
                 elif call.phase is CallPhase.ASKING:
                     doing.append(f"{call.request.name} waits for you")
         for task in state.tasks.live.values():
-            doing.append(self._with_progress(task.about.tool or task.about.title, task.about.origin_call or task.id))
+            name = task.about.tool or task.about.title
+            if task.state is TaskState.AWAITING_INPUT:
+                doing.append(f"{name} waits for you")
+            else:
+                doing.append(self._with_progress(name, task.about.origin_call or task.id))
         if state.queue:
             doing.append(f"{plural(len(state.queue), 'message')} waiting")
         return " · ".join(doing)
