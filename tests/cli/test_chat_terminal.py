@@ -93,6 +93,26 @@ def test_a_second_ctrl_c_quits_while_a_tool_does_not_stop_for_the_first(place: P
     assert not check_invariants(place / "state", complete=True)
 
 
+def test_what_is_typed_while_a_command_waits_is_shown_and_done_after_it(place: Path) -> None:
+    """L21: a tool's clean-up may take its time; the keys of whoever has cancelled it were not even shown until it was through."""
+    (place / "state").mkdir()
+    (place / "state" / "trouper.toml").write_text("[limits]\ngrace_s = 600\n")
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.ask("run tidy_up", "● Tidy Up")
+        terminal.line("/cancel call_1_1_0")
+        terminal.wait_for("✗ Tidy Up cancelled")
+        terminal.ask("/tasks", "> /tasks")
+        terminal.type("half a li")
+        shown = terminal.wait_for("> half a li")
+        assert "no tasks" not in shown
+        (place / "gates" / "tidied").touch()
+        terminal.wait_for("no tasks")
+        terminal.type("\x15/quit\r")
+        assert terminal.wait_end() == 0
+    assert not check_invariants(place / "state", complete=True)
+
+
 def test_after_kill_9_the_next_start_takes_up_the_run_and_tells_of_the_turn(place: Path) -> None:
     """J12, B10: the journal knows what was open; the idempotent run is re-attached, and its one notification arrives."""
     with chat(place) as terminal:

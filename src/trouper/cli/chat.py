@@ -39,6 +39,8 @@ TICK_S = 0.1
 TYPING_S = 2.0
 #: Two Ctrl-C within this time quit.
 TWICE_S = 2.0
+#: Lines that were typed while an earlier one was dealt with; whoever types more has to wait.
+LINES_AHEAD_MAX = 100
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -107,10 +109,18 @@ class Chat:
                         await nursery.start(self._take_stops, keys)
                     self.screen.redraw()
                     try:
-                        async with aclosing(lines) as typed:  # type: ignore[type-var]
-                            async for line in typed:
-                                await self._line(line, steer=steer)
-                        if not steer:
+                        if steer:
+                            send, receive = trio.open_memory_channel[str](LINES_AHEAD_MAX)
+                            nursery.start_soon(self._read_ahead, lines, send)
+                            async for line in receive:
+                                await self._line(line)
+                        else:
+                            async with aclosing(lines) as typed:  # type: ignore[type-var]
+                                async for line in typed:
+                                    if line.strip():
+                                        self.screen.submitted(line)
+                                        if await self._line(line):
+                                            await self._wait_turn(self.session.state.turns)
                             await self._watch.wait(lambda: is_quiet(self._watch.state) and is_quiet(self.session.state))
                     except Quit:
                         pass
@@ -134,24 +144,30 @@ class Chat:
     def questions(self) -> Numbers:
         return self._watch.questions
 
-    async def _line(self, line: str, *, steer: bool) -> None:
-        if not line.strip():
-            return
-        self.screen.submitted(line)
+    async def _read_ahead(self, lines: AsyncIterator[str], into: trio.MemorySendChannel[str]) -> None:
+        """Keys are taken, and shown, also while a line is dealt with: a command may wait for a tool to stop, or for a summary."""
+        async with into, aclosing(lines) as typed:  # type: ignore[type-var]
+            async for line in typed:
+                if line.strip():
+                    self.screen.submitted(line)
+                    await into.send(line)
+
+    async def _line(self, line: str) -> bool:
+        """Deal with what was typed; whether it was sent to the model."""
         try:
             if line.startswith("/"):
                 await command(self, line)
-                return
+                return False
             attached = attachments_in(line)
             for name in attached.files:
                 self.screen.say(f"  with {clean_line(name)}", "dim")
             for remark in attached.remarks:
                 self.screen.say(f"  ({clean_line(remark)})", "yellow")
             await self.session.send(line, attachments=attached.files)
-            if not steer:
-                await self._wait_turn(self.session.state.turns)
+            return True
         except TrouperError as error:
             self.screen.say(f"! {clean_message(error.message)}", "red")
+            return False
 
     async def _wait_turn(self, turn: int) -> None:
         """Until this turn was shown to its end, and nothing waits for the next; or until it asks for something, which only a next line can answer."""
