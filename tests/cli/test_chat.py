@@ -348,3 +348,54 @@ async def test_what_a_turn_waits_for_can_be_answered_by_the_next_line(tmp_path: 
     model = Scripted([reply(call("run_it", argv=["one"])), reply("Done.")])
     said = await _answered(tmp_path, model, [run_it], ("/approve call", "/approve"), ("Done.", "/quit"), steer=steer)
     assert "Done." in said
+
+
+async def test_what_another_program_sends_is_shown_and_what_the_user_sends_is_not_shown_twice(tmp_path: Path) -> None:
+    """Command line: `trouper sessions send` reaches a chat; there stood only an answer, to nobody knew what."""
+    model, page = Simulated(), Page()
+    key = "sk-ant-api03-" + "Ab1" * 30  # Is cut out before it is recorded.
+    async with open_runtime(tmp_path / "state", model=model) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [])
+        session = await runtime.session("main")
+        screen = Answering(
+            page, f"keep {key}", ("You said: keep", "hello"), ("You said: hello", ""), ("another program", "/quit")
+        )
+
+        async def lines() -> AsyncIterator[str]:
+            async for line in screen.lines():
+                if not line:
+                    await session.send("hi from\nelsewhere")
+                yield line
+
+        with trio.fail_after(10):
+            await Chat(hosted, session, screen, LineEditor()).run(lines(), steer=True)
+    said = page.stream.getvalue().splitlines()
+    assert [line for line in said if "another program" in line] == ['(from another program) "hi from elsewhere"']
+    assert not check_invariants(tmp_path / "state")
+
+
+@tool
+async def ponder() -> str:
+    """Ponder until somebody interrupts."""
+    await trio.sleep_forever()
+    return "never"
+
+
+async def test_a_call_that_runs_alone_is_cancelled_without_its_id_and_of_several_the_ids_are_told(
+    tmp_path: Path,
+) -> None:
+    """L21, command line: the id of a call is shown nowhere else."""
+    model = Scripted([reply(call("ponder")), reply("Once."), reply(call("ponder"), call("ponder")), reply("Done.")])
+    said = await _answered(
+        tmp_path,
+        model,
+        [ponder],
+        ("● Ponder", "/cancel"),
+        ("Once.", "go"),
+        ("● Ponder\n  ● Ponder", "/cancel"),
+        ("which?", "/cancel call_2_1_1"),
+        ("which?", "/cancel"),
+        ("Done.", "/quit"),
+    )
+    assert "! cancel which? /cancel ID: call_2_1_0 (ponder), call_2_1_1 (ponder)" in said
+    assert len([line for line in said if "✗ Ponder cancelled" in line]) == 3

@@ -163,7 +163,8 @@ class Chat:
                 self.screen.say(f"  with {clean_line(name)}", "dim")
             for remark in attached.remarks:
                 self.screen.say(f"  ({clean_line(remark)})", "yellow")
-            await self.session.send(line, attachments=attached.files)
+            with self._watch.sending(line):
+                await self.session.send(line, attachments=attached.files)
             return True
         except TrouperError as error:
             self.screen.say(f"! {clean_message(error.message)}", "red")

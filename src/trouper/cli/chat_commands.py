@@ -14,14 +14,17 @@ from trouper._errors import UsageError
 from trouper.cli.choices import model_named
 from trouper.cli.describe import quoted
 from trouper.cli.terminal import clean_line, when
+from trouper.core.calls import CallPhase
 from trouper.core.events import HistoryMasked
 from trouper.core.messages import Media, ToolAnswer
+from trouper.core.session import State
 from trouper.models.protocol import name_of
 
 if TYPE_CHECKING:
     from trouper.cli.chat import Chat
 
 HISTORY_SHOWN = 20
+_STOPPABLE = frozenset({CallPhase.ASKING, CallPhase.HELD, CallPhase.RUNNING})
 
 
 class Quit(Exception):
@@ -64,12 +67,21 @@ async def _tasks(chat: Chat, rest: str) -> None:
 
 
 async def _cancel(chat: Chat, rest: str) -> None:
-    live = list(chat.session.state.tasks.live)
-    if not rest and len(live) == 1:
-        rest = live[0]
     if not rest:
-        raise UsageError("cancel what? /cancel ID, with the id of a task or call; /tasks lists them")
+        rest = _only_one_at_work(chat.session.state)
     await chat.session.cancel(rest, "cancelled in the chat")
+
+
+def _only_one_at_work(state: State) -> str:
+    work: dict[str, str] = {task.id: task.about.title for task in state.tasks.live.values()}
+    calls = state.turn.calls if state.turn is not None else ()
+    work |= {call.id: call.request.name for call in calls if call.phase in _STOPPABLE}
+    if not work:
+        raise UsageError("nothing is at work that could be cancelled")
+    if len(work) > 1:
+        listed = ", ".join(f"{id} ({clean_line(what, 40)})" for id, what in work.items())
+        raise UsageError(f"cancel which? /cancel ID: {listed}")
+    return next(iter(work))
 
 
 async def _compact(chat: Chat, rest: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import trio
 
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import Screen
+from trouper.cli.describe import quoted
 from trouper.cli.terminal import clean_line, in_full, plural
 from trouper.core.calls import CallPhase
 from trouper.core.events import (
@@ -17,6 +19,7 @@ from trouper.core.events import (
     CallEnded,
     CallStarted,
     CompactionEnded,
+    InputReceived,
     ModelFailed,
     ModelReplied,
     ModelRetried,
@@ -35,6 +38,8 @@ from trouper.tools.narration import narration
 _QUIET = frozenset({"end_turn", "stop_sequence"})
 #: Of the arguments of a call that waits for an approval: more would push their beginning out of sight.
 _APPROVAL_CHARS_MAX = 4_000
+#: Of what somebody else has sent.
+_INPUT_CHARS_MAX = 1_000
 
 
 class Watch:
@@ -53,6 +58,8 @@ class Watch:
         self._progress: dict[str, str] = {}
         #: Some of the reply under way was shown already.
         self._heard = False
+        #: What the user of this chat has sent, and is yet to come back as an event.
+        self._sent: list[str] = []
         #: What waits for the user.
         self.approvals = Numbers()
         self.questions = Numbers()
@@ -72,6 +79,18 @@ class Watch:
                 self._screen.status(self._doing())
                 async with self._changed:
                     self._changed.notify_all()
+
+    @contextmanager
+    def sending(self, text: str) -> Iterator[None]:
+        """Around what the user of this chat sends: the screen has it already."""
+        recorded = self._session._actor.redact_text(text)
+        self._sent.append(recorded)
+        try:
+            yield
+        except BaseException:
+            if recorded in self._sent:
+                self._sent.remove(recorded)
+            raise
 
     async def wait(self, condition: Callable[[], bool]) -> None:
         """Until `condition` holds; looked at after each event, when everything up to it was shown."""
@@ -101,6 +120,11 @@ class Watch:
                 self._heard = False
                 screen.end_stream()
                 self._calls.update({asked.id: (asked.name, asked.arguments) for asked in message.calls})
+            case InputReceived(text=text, kind="normal"):
+                if text in self._sent:
+                    self._sent.remove(text)
+                else:
+                    screen.say(f"(from another program) {quoted(text, _INPUT_CHARS_MAX)}", "bold")
             case CallStarted(call=call):
                 screen.say(f"  ● {self._line(call, 'started')}", "cyan")
             case CallEnded():
@@ -111,6 +135,7 @@ class Watch:
                 self._ask_questions([question])
             case CaughtUp():
                 screen.say("  (some live text was missed; the journal has it)", "dim")
+                self._sent.clear()
                 self._ask_all()
             case TurnEnded():
                 self._tell_turn(event)

@@ -19,7 +19,7 @@ def model_named(name: str, *, delay_s: float = 0.0) -> Model:
     """`gemini:MODEL`, `openai:MODEL`, `anthropic:MODEL`, or `simulated`, which needs no key. `delay_s`: between the simulated model's words."""
     provider, _, model = name.partition(":")
     match provider:
-        case "simulated" if name == provider:
+        case "simulated" if name in (provider, "simulated:plain"):  # As it is called where it is shown.
             from trouper.models.simulated import Simulated
 
             return Simulated(delay_s=delay_s)
