@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from terminal_driver import run
 
 from trouper import Scripted, open_runtime, tool
 from trouper.cli.run import is_quiet, is_resting
@@ -20,6 +21,7 @@ from trouper.core.settings import TurnOptions
 from trouper.events import ApprovalRequested, StepStarted
 from trouper.models import call, reply, stall
 from trouper.replay import open_journal
+from trouper.testing.invariants import check_invariants
 
 TOOLS = """
 from trouper import tool
@@ -28,6 +30,28 @@ from trouper import tool
 async def risky() -> str:
     "Do something."
     return "done"
+"""
+
+
+PAINT = """
+import trio
+from trouper import ToolContext, tool
+from trouper.tools.context import Question
+
+async def ask(context: ToolContext, colour: str) -> str:
+    reply = await context.ask_user(Question(colour))
+    return f"it was {reply.status}"
+
+@tool(timeout_s=0)
+async def paint(context: ToolContext) -> str:
+    "Paint a wall."
+    return await ask(context, "Which colour?")
+
+@tool(background=True, timeout_s=0, budget_s=0)
+async def paint_slowly(context: ToolContext) -> str:
+    "Paint a wall, in the background."
+    await trio.sleep(0.05)  # Longer than the turn waits for it, which is not at all.
+    return await ask(context, "Which colour?")
 """
 
 
@@ -83,3 +107,14 @@ def test_what_waits_for_the_users_next_word_keeps_nobody_waiting() -> None:
     state = step(state, Interrupt(3.0))[1]
     assert state.queue and not outstanding(state)
     assert is_resting(state) and is_quiet(state)
+
+
+@pytest.mark.parametrize("options", [["run paint"], ["run paint_slowly", "--wait"]], ids=["a call", "a task"])
+def test_what_is_asked_where_nobody_can_answer_is_declined(tmp_path: Path, options: list[str]) -> None:
+    """T16, B11: as calls that need an approval are denied. It waited for ever, and said nothing."""
+    (tmp_path / "tools.py").write_text(PAINT)
+    root = tmp_path / "root"
+    done = run("run", *options, "--root", str(root), "--session", "main", "--tools", str(tmp_path / "tools.py"))
+    assert done.returncode == 0 and "it was declined" in done.stdout, done
+    assert 'session main asks "Which colour?": declined, for nobody is here to answer' in done.stderr
+    assert not check_invariants(root, complete=True)

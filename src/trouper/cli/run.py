@@ -16,11 +16,12 @@ import trio
 from trouper import codec
 from trouper._errors import CommandRejected, UsageError
 from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of, text
+from trouper.cli.describe import quoted
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
 from trouper.cli.hosting import ended_by_signals, hosting
 from trouper.cli.terminal import Terminal, clean, clean_line, plural
 from trouper.core.events import ApprovalRequested, CallEnded, ModelReplied
-from trouper.core.live import CaughtUp, LiveEvent, TextDelta
+from trouper.core.live import CaughtUp, LiveEvent, QuestionAsked, TextDelta
 from trouper.core.session import Phase, State, evolve
 from trouper.session import Session
 from trouper.turn import TurnResult
@@ -91,11 +92,24 @@ async def _wait_resumed(session: Session, options: argparse.Namespace) -> None:
             for call in session.approvals:  # As of any other call: nobody is there to approve it.
                 with suppress(CommandRejected):
                     await session.deny(call)
+        await _decline_questions(session)
         async for event in events:
             if is_resting(session.state):
                 return
             if isinstance(event, ApprovalRequested):
                 _tell_waiting(session.id, [event.call])
+            elif isinstance(event, QuestionAsked | CaughtUp):
+                await _decline_questions(session)
+
+
+async def _decline_questions(session: Session, *, of_tasks: bool = False) -> None:
+    """Nobody is here to answer what a tool asks, so that it is not kept waiting for it. A task that goes on without this process may ask again in a chat."""
+    for each in session.questions:
+        if each.task_id is None or of_tasks:
+            asked = ", ".join(quoted(question.text) for question in each.questions)
+            say(f"session {session.id} asks {asked}: declined, for nobody is here to answer; `trouper chat` can")
+            with suppress(CommandRejected):  # It has lapsed just now.
+                await session.decline_question(each.id)
 
 
 def _tell_waiting(session: str, calls: Iterable[str]) -> None:
@@ -108,6 +122,9 @@ async def _turn(session: Session, prompt: str, options: argparse.Namespace) -> T
     spoken = ""
     async with session.turn(prompt, attachments=options.attach, attended=options.ask) as turn:
         async for event in turn:
+            if isinstance(event, QuestionAsked | CaughtUp):
+                out.stream.flush()
+                await _decline_questions(session)
             if options.json:
                 out.json({"session": session.id, **as_json(event)})
                 continue
@@ -158,7 +175,10 @@ async def _wait_background(session: Session, options: argparse.Namespace) -> Non
         state = session.state
         if is_quiet(state):
             return
+        await _decline_questions(session, of_tasks=True)
         async for event in events:
+            if isinstance(event, QuestionAsked | CaughtUp):
+                await _decline_questions(session, of_tasks=True)
             if isinstance(event, CaughtUp):
                 state = session.state
             elif not isinstance(event, LiveEvent.__args__):
