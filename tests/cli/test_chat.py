@@ -399,3 +399,10 @@ async def test_a_call_that_runs_alone_is_cancelled_without_its_id_and_of_several
     )
     assert "! cancel which? /cancel ID: call_2_1_0 (ponder), call_2_1_1 (ponder)" in said
     assert len([line for line in said if "✗ Ponder cancelled" in line]) == 3
+
+
+async def test_what_is_asked_when_the_input_has_ended_is_declined(tmp_path: Path) -> None:
+    """T16, command line: lines through a pipe; nobody could answer any more, and the chat waited for ever."""
+    model = Scripted([reply(call("ask_user", questions=[{"text": "Which colour?"}])), reply("Done.")])
+    said = await _answered(tmp_path, model, [ask_user], steer=False)
+    assert "  (declined: the input has ended)" in said and "Done." in said

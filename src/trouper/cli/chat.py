@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, aclosing, nullcontext
+from contextlib import ExitStack, aclosing, nullcontext, suppress
 from pathlib import Path
 
 import trio
 
-from trouper._errors import TrouperError, UsageError
+from trouper._errors import CommandRejected, TrouperError, UsageError
 from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
 from trouper.cli.chat_input import Keys, typed_lines
@@ -121,7 +121,7 @@ class Chat:
                                         self.screen.submitted(line)
                                         if await self._line(line):
                                             await self._wait_turn(self.session.state.turns)
-                            await self._watch.wait(lambda: is_quiet(self._watch.state) and is_quiet(self.session.state))
+                            await self._wait_quiet()
                     except Quit:
                         pass
                     nursery.cancel_scope.cancel()
@@ -181,11 +181,24 @@ class Chat:
             )
         )
 
+    async def _wait_quiet(self) -> None:
+        """Until nothing goes on. The input has ended, so that nobody can answer what is asked; a call may still be approved by `trouper approvals`."""
+        shown = self._watch
+        while True:
+            await shown.wait(lambda: (is_quiet(shown.state) and is_quiet(self.session.state)) or bool(self._asked()))
+            asked = self._asked()
+            if not asked:
+                return
+            for question in asked:
+                with suppress(CommandRejected):  # It has lapsed just now.
+                    await self.session.decline_question(question)
+            self.screen.say("  (declined: the input has ended)", "yellow")
+
+    def _asked(self) -> list[str]:
+        return self.questions.shown([each.id for each in self.session.questions])
+
     def _is_asked(self) -> bool:
-        session = self.session
-        return bool(
-            self.approvals.shown(session.approvals) or self.questions.shown([each.id for each in session.questions])
-        )
+        return bool(self.approvals.shown(self.session.approvals) or self._asked())
 
     def _greet(self) -> None:
         session, say = self.session, self.screen.say
