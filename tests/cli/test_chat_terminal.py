@@ -200,6 +200,16 @@ def test_ctrl_backslash_ends_the_chat_at_once_and_leaves_the_terminal_as_it_was(
         assert b"\x1b[?2004l" in terminal.raw
 
 
+def test_a_line_end_of_two_bytes_in_what_is_pasted_is_one(place: Path) -> None:
+    """The terminal made two of it: every other line that was sent was empty."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.type("\x1b[200~one\r\ntwo\rthree\nfour\x1b[201~")
+        terminal.wait_for("> one⏎two⏎three⏎four")
+        terminal.ask("", "You said: one two three four")
+        terminal.quit()
+
+
 def test_ctrl_s_stops_nothing(place: Path) -> None:
     """I33: a terminal that holds its output back would hold up the runs in the background with it, and SIGTERM too."""
     with chat(place) as terminal:

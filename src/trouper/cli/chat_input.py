@@ -31,7 +31,8 @@ class Keys:
 
     def take(self) -> None:
         now = termios.tcgetattr(self._descriptor)
-        now[0] &= ~termios.IXON
+        # Line ends come as they are: in what is pasted, two bytes may be one.
+        now[0] &= ~(termios.IXON | termios.ICRNL)
         now[3] &= ~(termios.ICANON | termios.ECHO)
         now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
         self._set(now)
