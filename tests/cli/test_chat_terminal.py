@@ -73,7 +73,12 @@ def test_ctrl_c_interrupts_the_turn_and_twice_quits(place: Path) -> None:
         shown = terminal.wait_for("(interrupted)")
         in_order(shown, "● Ponder", "✗ Ponder cancelled", "(interrupted)")
         terminal.ask("hello again", "You said: hello again")
-        terminal.type("\x03\x03")
+        terminal.quit()
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.type("\x03")
+        terminal.wait_for("(Ctrl-C again")  # Two signals that come at once would be one.
+        terminal.type("\x03")
         assert terminal.wait_end() == 130
         assert "Traceback" not in terminal.text()
     assert not check_invariants(place / "state", complete=True)
