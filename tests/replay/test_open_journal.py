@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 import trio
 
-from trouper import Scripted, UsageError, open_runtime, tool
-from trouper.core.session import Phase, State
+from trouper import Scripted, UsageError, codec, open_runtime, tool
+from trouper.codec import Record
+from trouper.core.commands import Command
+from trouper.core.events import TurnEnded, TurnStarted
+from trouper.core.ids import TaskId
+from trouper.core.session import Event, Phase, State
+from trouper.core.task_events import TaskBeat
+from trouper.core.values import changed
 from trouper.journal import (
+    Entry,
     JournalDamaged,
     JournalExists,
     JournalNotFound,
@@ -23,7 +31,7 @@ from trouper.journal import (
 )
 from trouper.journal.building import MARKER_NAME
 from trouper.models import call, reply
-from trouper.replay import Journal, ReplayGap, differences, open_journal
+from trouper.replay import Journal, ReplayGap, ReplayRefused, Step, differences, open_journal
 from trouper.testing import check_invariants
 
 
@@ -88,18 +96,122 @@ def test_differences_name_the_fields_that_changed(root: Path) -> None:
 def test_verify_decides_every_command_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """I18: today's code yields the recorded events, or the first difference is named."""
     verdict = open_journal(root).verify()
-    assert verdict.ok and verdict.rerun == 8 and verdict.divergences == ()
+    assert verdict.ok and verdict.rerun == open_journal(root).last == 9 and verdict.divergences == ()
 
     from trouper.core import decisions
-    from trouper.replay import journal as replaying
 
-    def decide(state: State, command: object) -> tuple[object, ...]:
-        events = decisions.decide(state, command)  # type: ignore[arg-type]
-        return events[:-1] if type(command).__name__ == "DeliverResult" else events
+    step = decisions.step
 
-    monkeypatch.setattr(replaying, "decide", decide)
+    def decided(state: State, command: Command) -> tuple[tuple[Event, ...], State]:
+        events, after = step(state, command)
+        return (events[:-1] if type(command).__name__ == "DeliverResult" else events), after
+
+    monkeypatch.setattr(decisions, "step", decided)
     (found,) = open_journal(root).verify().divergences
-    assert found.session == "one" and found.command == "DeliverResult" and "decides otherwise now" in found.problem
+    assert found.session == "one" and found.command == "DeliverResult"
+    assert found.problem == "decides otherwise now: event 2 was StepStarted, and there is none now"
+
+
+def _rewritten(root: Path, target: Path, seq: int, alter: Callable[[Record], Record]) -> Journal:
+    """The same journal with one record altered: whole in every byte, and wrong."""
+    with closing(open_log(target)) as log:
+        for record in open_journal(root).records():
+            written = changed(alter(record) if record.seq == seq else record, epoch=log.epoch)
+            log.append(Entry(written.session, written.id, *codec.encode(written)))
+            log.flush()
+    return open_journal(target)
+
+
+def _record_of(root: Path, session: str, kind: type) -> Record:
+    """The first record of a session in which such an event happened."""
+    return next(r for r in open_journal(root).records(session) if any(isinstance(e, kind) for e in r.events))
+
+
+def test_the_first_difference_is_named_in_words(root: Path, tmp_path: Path) -> None:
+    """I18: which record, which event, which field, and what each side says."""
+    record = _record_of(root, "one", TurnEnded)
+
+    def alter(record: Record) -> Record:
+        return changed(record, events=(record.events[0], changed(record.events[1], stop_reason="refusal")))
+
+    (found,) = _rewritten(root, tmp_path / "altered", record.seq, alter).verify().divergences
+    assert str(found) == (
+        f"record {record.seq} of session 'one': DeliverReply decides otherwise now: "
+        'event 1, TurnEnded: stop_reason: "refusal" -> "end_turn"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "alter", "difference"),
+    [
+        pytest.param(TurnEnded, lambda e: (e[0],), "event 1 is new: TurnEnded", id="one is missing"),
+        pytest.param(
+            TurnStarted, lambda e: (e[0], *e), "event 1 was InputReceived, and is TurnStarted now", id="one came twice"
+        ),
+        pytest.param(
+            TurnStarted, lambda e: (e[1], e[0], e[2]), "event 0 was TurnStarted, and is InputReceived now", id="swapped"
+        ),
+        pytest.param(
+            TurnStarted, lambda e: e[:2], "event 2 is new: StepStarted", id="what follows cannot be folded without it"
+        ),
+        pytest.param(
+            TurnEnded,
+            lambda e: (*e, TaskBeat(TaskId("task_x"), 1.0)),
+            "event 2 was TaskBeat, and there is none now",
+            id="one is about what never was",
+        ),
+    ],
+)
+def test_a_record_that_cannot_be_folded_is_a_difference_like_any_other(
+    root: Path, tmp_path: Path, kind: type, alter: Callable[[tuple[Event, ...]], tuple[Event, ...]], difference: str
+) -> None:
+    """I18: the verdict names it, where the fold itself would only fail; the other session is decided to its end."""
+    seq = _record_of(root, "one", kind).seq
+    journal = _rewritten(root, tmp_path / "altered", seq, lambda r: changed(r, events=alter(r.events)))
+    verdict = journal.verify()
+    assert [str(found) for found in verdict.divergences] == [
+        f"record {seq} of session 'one': {type(_record_of(root, 'one', kind).cause).__name__} decides otherwise now: {difference}"
+    ]
+    assert verdict.report.ok and not verdict.ok
+
+
+def test_a_record_that_cannot_be_folded_is_named_by_whoever_folds(root: Path, tmp_path: Path) -> None:
+    """Which session and which record it is, and the states before it and the other sessions are there all the same."""
+    seq = _record_of(root, "one", TurnEnded).seq
+    beat = TaskBeat(TaskId("task_x"), 1.0)
+    journal = _rewritten(root, tmp_path / "altered", seq, lambda r: changed(r, events=(*r.events, beat)))
+    refused = (
+        f"today's code cannot fold record {seq} of session 'one': KeyError\\('task_x'\\); look at the states before it"
+    )
+    with pytest.raises(ReplayRefused, match=refused) as told:
+        journal.state_at(journal.last, "one")
+    assert told.value.facts == {"session": "one", "event": 9, "seq": seq} and told.value.exit_code == 65
+    assert journal.state_at(seq - 1, "one") == open_journal(root).state_at(seq - 1, "one")
+    assert journal.state_at(journal.last, "two") == open_journal(root).state_at(journal.last, "two")
+    with pytest.raises(ReplayRefused, match=refused):
+        journal.fork(seq, tmp_path / "fork")
+    assert not (tmp_path / "fork").exists() and journal.fork(seq - 1, tmp_path / "fork").records == seq - 1
+    told_of = [step.record.seq for step in _until_refused(journal)]
+    assert told_of == [r.seq for r in journal.records() if r.session == "two" or (r.session == "one" and r.seq < seq)]
+
+
+def _until_refused(journal: Journal) -> Iterator[Step]:
+    with suppress(ReplayRefused):
+        yield from journal.steps()
+
+
+def test_what_the_memory_decided_is_decided_again(root: Path, tmp_path: Path) -> None:
+    """I18: the runtime's own stream is no exception."""
+    (record,) = (record for record in open_journal(root).records() if record.session == "~memory")
+
+    def alter(record: Record) -> Record:
+        (written,) = record.events
+        return changed(record, events=(changed(written, memory=changed(written.memory, value=2)),))
+
+    (found,) = _rewritten(root, tmp_path / "altered", record.seq, alter).verify().divergences
+    assert str(found) == (
+        f"record {record.seq} of session '~memory': Remember decides otherwise now: event 0, MemoryWritten: memory.value: 2 -> 1"
+    )
 
 
 def test_a_fork_goes_on_from_any_record_and_the_old_journal_is_untouched(root: Path, tmp_path: Path) -> None:
@@ -227,7 +339,7 @@ def test_a_hole_in_one_session_hides_no_other(root: Path, tmp_path: Path) -> Non
         seen.extend(step.record.session for step in journal.steps())
     assert seen == ["one", "one", "two", "two", "two"]
     verdict = journal.verify()
-    assert verdict.ok and verdict.rerun == len(seen)
+    assert verdict.ok and verdict.rerun == len(seen) + 1  # And what the memory was told.
     assert [hole.facts["session"] for hole in verdict.holes] == ["one"]
 
 

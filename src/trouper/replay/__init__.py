@@ -9,7 +9,7 @@ Needs no lock and no model: it works on a journal that another process is writin
 """
 
 from trouper.replay.difference import Difference, differences
-from trouper.replay.journal import Divergence, Forked, Journal, ReplayGap, Step, Verdict, open_journal
+from trouper.replay.journal import Divergence, Forked, Journal, ReplayGap, ReplayRefused, Step, Verdict, open_journal
 from trouper.replay.page import Page
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Journal",
     "Page",
     "ReplayGap",
+    "ReplayRefused",
     "Step",
     "Verdict",
     "differences",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from attrs import frozen
@@ -37,6 +38,21 @@ def differences(before: Any, after: Any) -> tuple[Difference, ...]:
     if before is after:
         return ()
     return tuple(_walk("", _plain(before), _plain(after)))
+
+
+def events_difference(recorded: Sequence[Any], now: Sequence[Any]) -> str:
+    """The first difference between the events that are recorded and those that follow now, in words."""
+    for index, (before, after) in enumerate(zip_longest(recorded, now, fillvalue=MISSING)):
+        if before is MISSING:
+            return f"event {index} is new: {type(after).__name__}"
+        if after is MISSING:
+            return f"event {index} was {type(before).__name__}, and there is none now"
+        if type(before) is not type(after):
+            return f"event {index} was {type(before).__name__}, and is {type(after).__name__} now"
+        if before != after:
+            found = next(iter(differences(before, after)), "it differs in what is not written")
+            return f"event {index}, {type(before).__name__}: {found}"
+    return "nothing differs"
 
 
 def _plain(value: Any) -> Json:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import reduce
 from itertools import chain
+from typing import Any
 
 from attrs import frozen
 
 from trouper import checks, codec
 from trouper._errors import TrouperError, UsageError, WorldError
-from trouper.core.decisions import decide
+from trouper.core import decisions, memory
 from trouper.core.ids import is_session
+from trouper.core.memory import Memories
 from trouper.core.session import State, evolve
 from trouper.core.values import changed
 from trouper.journal import Entry, OsDisk, Reader, Report, open_log, open_reader
@@ -20,13 +23,17 @@ from trouper.journal import verify as verify_bytes
 from trouper.journal.building import building
 from trouper.journal.format import is_gap, stream_of
 from trouper.journal.reader import opening_error
-from trouper.replay.difference import Difference, differences
+from trouper.replay.difference import Difference, differences, events_difference
 
 
 class ReplayGap(WorldError):
     """Records of this session are missing; `session`, `event` and `seq` say where. What comes behind cannot be folded."""
 
     exit_code = 65
+
+
+class ReplayRefused(ReplayGap):
+    """Today's code cannot fold a record of this session: what it says cannot have happened. Its fields are those of `ReplayGap`."""
 
 
 @frozen
@@ -125,7 +132,8 @@ class Journal:
     def steps(self, session: str | None = None) -> Iterator[Step]:
         """Each record with the state of its session before and after it.
 
-        A session of which records are missing ends before the hole; once all the others are through, the first hole is raised as `ReplayGap`.
+        A session of which records are missing, or cannot be folded, ends before that place; once all the others are through, the first such place is
+        raised as `ReplayGap`.
         """
         fold = _Fold()
         for record in self.records(session):
@@ -152,7 +160,7 @@ class Journal:
         return differences(self.state_at(before, name), self.state_at(after, name))
 
     def verify(self) -> Verdict:
-        """Check every byte, then decide every recorded command again (I18). Stops deciding for a session at its first difference."""
+        """Check every byte, then decide every recorded command again (I18), those of the memory too. Stops deciding for a session at its first difference."""
         report = verify_bytes(self.root)
         if not report.ok:
             return Verdict(report, 0, ())
@@ -160,13 +168,13 @@ class Journal:
         rerun = 0
         fold = _Fold()
         for record in self.records():
-            step = fold.step(record)
-            if step is not None and record.session not in found:
-                rerun += 1
-                problem = _decided_otherwise(step.before, record)
-                if problem is not None:
-                    command = type(record.cause).__name__
-                    found[record.session] = Divergence(record.seq, record.session, command, problem)
+            if record.session in found or not fold.takes(record):
+                continue
+            rerun += 1
+            problem = fold.decide_again(record)
+            if problem is not None:
+                command = type(record.cause).__name__
+                found[record.session] = Divergence(record.seq, record.session, command, problem)
         return Verdict(report, rerun, tuple(found.values()), tuple(fold.holes.values()))
 
     def fork(self, seq: int, target: str | os.PathLike[str], session: str | None = None) -> Forked:
@@ -233,18 +241,40 @@ def open_journal(path: str | os.PathLike[str]) -> Journal:
 
 
 class _Fold:
-    """The states of sessions as their records come; a session of which some are missing is folded no further."""
+    """The states of sessions as their records come; a session of which some are missing, or cannot be folded, is folded no further."""
 
     def __init__(self) -> None:
         self.states: dict[str, State] = {}
+        self._memories = Memories()
         self.holes: dict[str, ReplayGap] = {}
         self._expected: dict[str, int] = {}
 
     def step(self, record: codec.Record) -> Step | None:
         """Fold one record; None if it is behind a hole, or not a session's."""
         name = record.session
-        if name in self.holes or not is_session(name):
+        if not is_session(name) or not self.takes(record):
             return None
+        before = after = self.states.get(name, State())
+        try:
+            for event in record.events:
+                after = evolve(after, event)
+        except Exception as error:  # A pure fold: whatever it raises is about this record.
+            self.holes[name] = ReplayRefused(
+                f"today's code cannot fold record {record.seq} of session {name!r}: {_said(error)}; "
+                "look at the states before it, or at other sessions",
+                session=name,
+                event=record.n,
+                seq=record.seq,
+            )
+            return None
+        self.states[name] = after
+        return Step(record, before, after)
+
+    def takes(self, record: codec.Record) -> bool:
+        """Whether this record is the next one of its stream; False from the first hole on."""
+        name = record.session
+        if name in self.holes:
+            return False
         wanted = self._expected.get(name, 0)
         if record.n != wanted:
             self.holes[name] = ReplayGap(
@@ -254,13 +284,38 @@ class _Fold:
                 event=record.n,
                 seq=record.seq,
             )
-            return None
+            return False
         self._expected[name] = record.n + len(record.events)
-        before = after = self.states.get(name, State())
-        for event in record.events:
-            after = evolve(after, event)
-        self.states[name] = after
-        return Step(record, before, after)
+        return True
+
+    def decide_again(self, record: codec.Record) -> str | None:
+        """Fold a record by deciding its command: None, or in what that differs from what is recorded. Such a stream is at its end."""
+        try:
+            again, after = self._decided(record.session, record.cause)
+        except TrouperError as error:
+            return f"is refused now: {error}"
+        except Exception as error:  # Pure as well: whatever it raises is about this record.
+            return f"fails now: {error!r}"
+        if again != record.events:
+            return f"decides otherwise now: {events_difference(record.events, again)}"
+        # Equal events lead to equal states. To fold them here as well would tell the same story twice, and copy the history for each record.
+        if is_session(record.session):
+            self.states[record.session] = after
+        else:
+            self._memories = after
+        return None
+
+    def _decided(self, name: str, command: Any) -> tuple[tuple[Any, ...], Any]:
+        """What follows from a command, and the state that it leads to."""
+        if is_session(name):
+            return decisions.step(self.states.get(name, State()), command)
+        events = memory.decide(self._memories, command)
+        return events, reduce(memory.evolve, events, self._memories)
+
+
+def _said(error: Exception) -> str:
+    """Without the remedy, if it is one of ours: that is for a live session."""
+    return str(error).partition(";")[0] if isinstance(error, TrouperError) else repr(error)
 
 
 def _copy(records: Iterable[codec.Record], target: str) -> tuple[int, tuple[str, ...]]:
@@ -273,6 +328,8 @@ def _copy(records: Iterable[codec.Record], target: str) -> tuple[int, tuple[str,
             fold.step(record)
             for hole in fold.holes.values():
                 # What is behind it would be a session that nobody can open.
+                if isinstance(hole, ReplayRefused):
+                    raise hole
                 raise ReplayGap(
                     f"session {hole.facts['session']!r} has lost the events before record {record.seq}; "
                     "fork from before that record, or another session by its name",
@@ -285,14 +342,3 @@ def _copy(records: Iterable[codec.Record], target: str) -> tuple[int, tuple[str,
             names[record.session] = None
             count += 1
     return count, tuple(names)
-
-
-def _decided_otherwise(state: State, record: codec.Record) -> str | None:
-    try:
-        again = decide(state, record.cause)
-    except TrouperError as error:
-        return f"is refused now: {error}"
-    if again == record.events:
-        return None
-    found = differences([codec.event_to_json(e) for e in record.events], [codec.event_to_json(e) for e in again])
-    return f"decides otherwise now: {found[0]}" if found else "decides otherwise now"
