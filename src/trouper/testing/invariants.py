@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from attrs import Factory, define, frozen
 
 from trouper import codec, replay
-from trouper._errors import InternalError, TrouperError
+from trouper._errors import TrouperError
 from trouper.core import history, memory
 from trouper.core.calls import Preparation
 from trouper.core.decisions import decide
@@ -26,6 +27,7 @@ from trouper.core.events import (
     CallStarted,
     CallWasLate,
     CompactionEnded,
+    HistoryMasked,
     ModelReplied,
     RecoveryNoted,
     SessionClosed,
@@ -37,7 +39,12 @@ from trouper.core.events import (
 from trouper.core.ids import is_session
 from trouper.core.memory import Memories
 from trouper.core.messages import Outcome
-from trouper.core.notification import NotificationQueued, NotificationsAcknowledged, NotificationsDelivered
+from trouper.core.notification import (
+    BATCH_MAX,
+    NotificationQueued,
+    NotificationsAcknowledged,
+    NotificationsDelivered,
+)
 from trouper.core.schedule import ScheduleCancelled, ScheduleFireClaimed, ScheduleFireReclaimed, ScheduleFireResumed
 from trouper.core.session import Phase, State, evolve
 from trouper.core.settings import Limits
@@ -45,18 +52,28 @@ from trouper.core.task_events import (
     TaskCancelled,
     TaskCreated,
     TaskEnded,
+    TaskEndedLate,
     TaskFailed,
     TaskInterrupted,
+    TaskReattached,
     TaskSpilled,
     TaskStarted,
     TaskSucceeded,
 )
 from trouper.journal import Log, Reader, open_reader
 from trouper.journal.format import is_gap
+from trouper.replay.difference import events_difference
 
-_TASK_ENDS = (TaskEnded, TaskSucceeded, TaskFailed, TaskCancelled, TaskInterrupted)
-#: Outcomes that only an execution can have.
-_EXECUTED = frozenset({Outcome.TIMEOUT, Outcome.UNKNOWN})
+#: How the end of a run is told.
+_KINDS: Mapping[type[TaskEnded], str] = {
+    TaskSucceeded: "task_succeeded",
+    TaskFailed: "task_failed",
+    TaskCancelled: "task_cancelled",
+    TaskInterrupted: "task_interrupted",
+}
+#: Outcomes that only an execution can have, and of them those that a host can give a call which it was handed.
+_EXECUTED = frozenset({Outcome.OK, Outcome.TIMEOUT, Outcome.UNKNOWN})
+_ANSWERED = frozenset({Outcome.OK, Outcome.TIMEOUT})
 
 
 @frozen
@@ -118,17 +135,25 @@ class _Watched:
     next_event: int = 0
     epoch: int = 0
     closed: bool = False
+    #: An event was no legal move: what comes behind it means nothing, and is not looked at.
+    lost: bool = False
     turns_open: set[int] = Factory(set)
     turns_ended: set[int] = Factory(set)
+    #: The turn and the number of the step that began last.
+    step: tuple[int, int] = (0, 0)
     requested: dict[str, Preparation] = Factory(dict)
     turn_of: dict[str, int] = Factory(dict)
     starts: Counter[str] = Factory(Counter)
     ends: Counter[str] = Factory(Counter)
     open_calls: set[str] = Factory(set)
-    #: Handed to the host: a time-out of these is the host's.
+    #: Handed to the host: an answer or a time-out of these is the host's.
     held: set[str] = Factory(set)
+    #: Begun by a process that is gone, with how often they had started then: the recovery ends or starts each (I3).
+    orphaned: dict[str, int] = Factory(dict)
     live_tasks: set[str] = Factory(set)
-    task_ends: Counter[str] = Factory(Counter)
+    #: Which attempt each run is in; 0 while it is queued.
+    attempts: Counter[str] = Factory(Counter)
+    task_ends: dict[str, str] = Factory(dict)
     end_notes: Counter[str] = Factory(Counter)
     acknowledged: set[str] = Factory(set)
     claims: Counter[tuple[str, int]] = Factory(Counter)
@@ -144,6 +169,8 @@ class _Checker:
         self._memory = _Watched()
         self._memories = Memories()
         self._ids: set[str] = set()
+        #: Of the writer, whatever session it wrote for last.
+        self._epoch = 0
         self._found: list[Violation] = []
         self._at = ("", 0)
 
@@ -151,41 +178,62 @@ class _Checker:
         self._found.append(Violation(invariant, *self._at, problem))
 
     def record(self, record: codec.Record) -> None:
-        if not is_session(record.session):
-            self._check_memory(record)
-            return
-        watched = self._sessions.setdefault(record.session, _Watched())
+        watched = self._sessions.setdefault(record.session, _Watched()) if is_session(record.session) else self._memory
         self._at = (record.session, record.n)
+        risen = record.epoch > watched.epoch
         self._check_envelope(watched, record)
+        self._check_secrets(record)
+        if not watched.lost and watched is self._memory:
+            self._check_memory(record)
+        elif not watched.lost:
+            before = watched.state
+            if risen:
+                self._check_recovered(watched, record)
+            self._check_events(watched, record)
+            if self._rerun:
+                # Only now: whoever tells the story of a state first grows its history in place, and the second one gets a copy of it.
+                self._at = (record.session, record.n)
+                self._check_rerun(before, record)
+        watched.next_event = record.n + len(record.events)
+
+    def _check_secrets(self, record: codec.Record) -> None:
         if self._secrets:
             body = b"".join(codec.encode(record)).decode("ascii")
             for secret in self._secrets:
                 if secret in body:
                     self._wrong("I36", "a secret stands in the journal")
-        before = watched.state
-        self._check_events(watched, record)
-        if self._rerun:
-            # Only now: whoever tells the story of a state first grows its history in place, and the second one gets a copy of it.
-            self._at = (record.session, record.n)
-            self._check_rerun(before, record)
+
+    def _check_recovered(self, watched: _Watched, record: codec.Record) -> None:
+        """Another process writes: before anything else it looks after what the one before it had begun."""
+        begun = {call: watched.starts[call] for call in sorted(watched.open_calls) if watched.starts[call]}
+        if begun and not any(isinstance(event, RecoveryNoted) for event in record.events):
+            self._wrong("I3", f"another process goes on, and nothing became of {', '.join(begun)}")
 
     def _check_events(self, watched: _Watched, record: codec.Record) -> None:
         for offset, event in enumerate(record.events):
             self._at = (record.session, record.n + offset)
             try:
                 watched.state = evolve(watched.state, event)
-            except (InternalError, KeyError, ValueError, AssertionError) as error:
+            except Exception as error:  # A pure fold: whatever it raises is about this event.
                 self._wrong("I28", f"{type(event).__name__} is no legal move: {error}")
-                return
+                watched.lost = True
             self._check_event(watched, event)
-        watched.next_event = record.n + len(record.events)
+            if watched.lost:
+                return
+        for call, starts in watched.orphaned.items():
+            if not watched.ends[call] and watched.starts[call] == starts:
+                self._wrong("I3", f"call {call!r} is open after the recovery")
+        watched.orphaned.clear()
 
     def _check_envelope(self, watched: _Watched, record: codec.Record) -> None:
         if record.n != watched.next_event:
             self._wrong("I13", f"the number is {record.n}, expected {watched.next_event}")
         if record.epoch < watched.epoch:
             self._wrong("I13", f"epoch {record.epoch} comes after {watched.epoch}")
+        if record.epoch < self._epoch:
+            self._wrong("I34", f"the writer of epoch {record.epoch} goes on after that of epoch {self._epoch}")
         watched.epoch = record.epoch
+        self._epoch = max(self._epoch, record.epoch)
         if record.id in self._ids:
             self._wrong("I14", f"event id {record.id!r} stands in the journal twice")
         self._ids.add(record.id)
@@ -194,35 +242,42 @@ class _Checker:
 
     def _check_memory(self, record: codec.Record) -> None:
         """The runtime's own stream: the same rules, with the fold of the memory (I10, I13, I18)."""
-        watched = self._memory
-        self._at = (record.session, record.n)
-        self._check_envelope(watched, record)
-        if self._rerun and memory.decide(self._memories, record.cause) != record.events:
-            self._wrong("I18", f"{type(record.cause).__name__} decides otherwise now")
-        for event in record.events:
-            self._memories = memory.evolve(self._memories, event)
-        watched.next_event = record.n + len(record.events)
+        before = self._memories
+        try:
+            for event in record.events:
+                self._memories = memory.evolve(self._memories, event)
+        except Exception as error:  # As pure as the fold of a session.
+            self._wrong("I28", f"{type(event).__name__} is no legal move: {error}")
+            self._memory.lost = True
+        if self._rerun:
+            self._compare(record, lambda: memory.decide(before, record.cause))
 
     def _check_rerun(self, state: State, record: codec.Record) -> None:
+        self._compare(record, lambda: decide(state, record.cause))
+
+    def _compare(self, record: codec.Record, decide_again: Callable[[], tuple[Any, ...]]) -> None:
+        command = type(record.cause).__name__
         try:
-            again = decide(state, record.cause)
+            again = decide_again()
         except TrouperError as error:
-            self._wrong("I18", f"{type(record.cause).__name__} is refused now: {error}")
-            return
-        if again != record.events:
-            index = next(
-                (i for i, pair in enumerate(zip(again, record.events, strict=False)) if pair[0] != pair[1]), None
-            )
-            where = f"event {index}" if index is not None else f"{len(again)} events instead of {len(record.events)}"
-            self._wrong("I18", f"{type(record.cause).__name__} decides otherwise now: {where}")
+            self._wrong("I18", f"{command} is refused now: {error}")
+        except Exception as error:  # As pure as the fold.
+            self._wrong("I18", f"{command} fails now: {error!r}")
+        else:
+            if again != record.events:
+                self._wrong("I18", f"{command} decides otherwise now: {events_difference(record.events, again)}")
 
     def _check_event(self, watched: _Watched, event: object) -> None:
         state = watched.state
         match event:
-            case TurnStarted(turn=turn):
+            case TurnStarted(turn=turn, carrying=carried):
                 if watched.turns_open:
                     self._wrong("L10", f"turn {turn} overlaps {sorted(watched.turns_open)}")
                 watched.turns_open.add(turn)
+                if carried and state.notifications.queued and len(carried) < BATCH_MAX:
+                    self._wrong(
+                        "I31", f"turn {turn} leaves {len(state.notifications.queued)} notifications for another"
+                    )
             case TurnEnded(turn=turn):
                 if turn not in watched.turns_open or turn in watched.turns_ended:
                     self._wrong("L1", f"turn {turn} ended twice or never started")
@@ -235,7 +290,7 @@ class _Checker:
             case StepStarted():
                 if problems := watched.walk.problems(state.history.messages):
                     self._wrong("I5", problems[0])
-                self._check_budget(state)
+                self._check_budget(watched)
             case ModelReplied(turn=turn, message=message, preparations=preparations):
                 for call, prepared in zip(message.calls, preparations, strict=True):
                     if call.id in watched.requested:
@@ -251,12 +306,20 @@ class _Checker:
                 watched.ends[call] += 1
                 if watched.ends[call] > 1:
                     self._wrong("I1", f"call {call!r} has {watched.ends[call]} outcomes")
-                unanswered = outcome is Outcome.TIMEOUT and call in watched.held
-                if outcome in _EXECUTED and not watched.starts[call] and not unanswered:
+                answered = outcome in _ANSWERED and call in watched.held
+                if outcome in _EXECUTED and not watched.starts[call] and not answered:
                     self._wrong("I2", f"call {call!r} ended as {outcome.value} without an intent")
                 watched.open_calls.discard(call)
-            case RecoveryNoted():
-                pass
+            case CallWasLate(call=call):
+                if not watched.ends[call]:
+                    self._wrong("I9", f"call {call!r} has a late result, and no other")
+            case RecoveryNoted(open_calls=calls):
+                if missed := watched.open_calls.difference(calls):
+                    self._wrong("I3", f"the recovery overlooks {sorted(missed)}")
+                watched.orphaned = {call: watched.starts[call] for call in calls if watched.starts[call]}
+            case HistoryMasked(tokens_before=before, tokens_after=after):
+                if after >= before:
+                    self._wrong("I35", f"leaving out results took the history from {before} to {after} tokens")
             case CompactionEnded(tokens_before=before, tokens_after=after, summary=summary):
                 if summary is not None and after >= before:
                     self._wrong("I35", f"a compaction took the history from {before} to {after} tokens")
@@ -283,30 +346,45 @@ class _Checker:
         if watched.ends[call]:
             self._wrong("I8", f"call {call!r} starts after its end")
 
-    def _check_budget(self, state: State) -> None:
-        turn = state.turn
+    def _check_budget(self, watched: _Watched) -> None:
+        turn, spent = watched.state.turn, watched.state.spent
         if turn is None:
             return
-        cap = turn.options.step_cap
-        if cap is not None and state.spent.steps > cap:
-            self._wrong("I27", f"{state.spent.steps} steps with a budget of {cap}")
-        if turn.options.max_steps and turn.step > turn.options.max_steps:
-            self._wrong("I27", f"step {turn.step} of at most {turn.options.max_steps}")
+        options = turn.options
+        if options.step_cap is not None and spent.steps > options.step_cap:
+            self._wrong("I27", f"{spent.steps} steps with a budget of {options.step_cap}")
+        if options.max_steps and turn.step > options.max_steps:
+            self._wrong("I27", f"step {turn.step} of at most {options.max_steps}")
+        if (turn.number, turn.step) == watched.step:
+            return  # The same one again, with a smaller context: it was paid for when it began.
+        watched.step = (turn.number, turn.step)
+        tokens = spent.usage.total or 0
+        if options.token_cap is not None and tokens >= options.token_cap:
+            self._wrong("I27", f"a step begins with {tokens} tokens spent of {options.token_cap}")
+        if options.call_cap and spent.tool_calls >= options.call_cap:
+            self._wrong("I27", f"a step begins with {spent.tool_calls} tool calls made of {options.call_cap}")
 
     def _check_part(self, watched: _Watched, event: object) -> None:
         match event:
             case TaskCreated(task=new):
                 watched.live_tasks.add(new.id)
-            case TaskStarted():
+            case TaskStarted() | TaskReattached():
+                watched.attempts[event.task_id] += 1
+                self._check_attempt(watched, event)
                 self._check_permits(watched)
             case TaskSpilled(task=new):
                 watched.live_tasks.add(new.id)
+                watched.attempts[new.id] = 1
                 self._check_permits(watched)
             case TaskSucceeded() | TaskFailed() | TaskCancelled() | TaskInterrupted():
-                watched.task_ends[event.task_id] += 1
-                watched.live_tasks.discard(event.task_id)
-                if watched.task_ends[event.task_id] > 1:
+                if event.task_id in watched.task_ends:
                     self._wrong("I28", f"task {event.task_id!r} ended twice")
+                self._check_attempt(watched, event)
+                watched.task_ends[event.task_id] = _KINDS[type(event)]
+                watched.live_tasks.discard(event.task_id)
+            case TaskEndedLate(task_id=task_id, attempt=attempt):
+                if task_id in watched.live_tasks and attempt == watched.attempts[task_id]:
+                    self._wrong("I9", f"attempt {attempt} of task {task_id!r} ended late, and the task did not")
             case NotificationQueued():
                 self._check_queued(watched, event)
             case NotificationsDelivered(ids=ids):
@@ -336,6 +414,14 @@ class _Checker:
             case _:
                 pass
 
+    def _check_attempt(self, watched: _Watched, event: TaskStarted | TaskReattached | TaskEnded) -> None:
+        current = watched.attempts[event.task_id]
+        if event.attempt != current:
+            self._wrong(
+                "I28",
+                f"{type(event).__name__} of task {event.task_id!r} is of attempt {event.attempt}, the task is in {current}",
+            )
+
     def _check_permits(self, watched: _Watched) -> None:
         active = watched.state.tasks.active
         if active > self._limits.runs_per_session:
@@ -350,13 +436,18 @@ class _Checker:
             watched.end_notes[key] += 1
             if watched.end_notes[key] > 1:
                 self._wrong("I29", f"{watched.end_notes[key]} notifications for one end: {key!r}")
+            ended = watched.task_ends.get(event.notification.task_id or "")
+            if key == f"{event.notification.task_id}:end" and ended != event.notification.kind:
+                self._wrong("I29", f"{key!r} is told as {event.notification.kind}, and is {ended}")
 
     def finished(self, complete: bool) -> list[Violation]:
         for name, watched in self._sessions.items():
             self._at = (name, watched.next_event)
+            if watched.lost:
+                continue
             if not watched.closed:
-                for task_id, count in watched.task_ends.items():
-                    if count and not watched.end_notes[f"{task_id}:end"]:
+                for task_id in watched.task_ends:
+                    if not watched.end_notes[f"{task_id}:end"]:
                         self._wrong("I29", f"task {task_id!r} ended without a notification")
             if complete:
                 self._check_complete(watched)
