@@ -3,7 +3,7 @@
     model = Chaos(seed=7, tools=("add", "slow"))    # called with arguments of their schemas, and with others
 
 Stalls, drops before and after the first word, streams without an end, keep-alives for ever, broken arguments, unknown tools, two calls with one id, arrays for arguments,
-lone surrogates, refusals, unknown stop reasons, rate limits with advice, context overflows, and clients that raise something of their own. With `faults=False` it answers politely and
+lone surrogates, the same call again and again, refusals, unknown stop reasons, rate limits with advice, context overflows, and clients that raise something of their own. With `faults=False` it answers politely and
 uses its tools now and then.
 """
 
@@ -66,6 +66,8 @@ class Chaos:
         self.faults = faults
         self.context_window = context_window
         self.requests: list[ModelRequest] = []
+        #: The session and turn in which it has got stuck, and what it says there again and again.
+        self._rut: tuple[tuple[str, int], list[Chunk]] | None = None
         self.open_streams = 0
 
     @asynccontextmanager
@@ -137,7 +139,8 @@ class Chaos:
         if self.faults and draw.random() < 0.05:
             chunks.append(PartChunk(ProviderPart(Opaque("chaos", {"kind": "new", "n": draw.randrange(100)}))))
         used = any(m.role == "tool" for m in request.messages[-2:])
-        if self._tools and request.tools and request.purpose == "turn" and draw.random() < (0.3 if used else 0.6):
+        often = 1.0 if self._is_stuck(request) else 0.3 if used else 0.6
+        if self._tools and request.tools and request.purpose == "turn" and draw.random() < often:
             chunks += self._calls(request)
         elif not any(isinstance(c, TextChunk) and c.text.strip() for c in chunks) and not self.faults:
             chunks.append(TextChunk("done."))
@@ -148,6 +151,17 @@ class Chaos:
         return chunks
 
     def _calls(self, request: ModelRequest) -> list[Chunk]:
+        if self._rut is not None and self._is_stuck(request):
+            return self._rut[1]
+        chunks = self._new_calls(request)
+        if self.faults and self._random.random() < 0.1:
+            self._rut = ((request.session, request.turn), chunks)
+        return chunks
+
+    def _is_stuck(self, request: ModelRequest) -> bool:
+        return self._rut is not None and self._rut[0] == (request.session, request.turn)
+
+    def _new_calls(self, request: ModelRequest) -> list[Chunk]:
         draw = self._random
         schemas = {spec.name: spec.parameters for spec in request.tools}
         chunks: list[Chunk] = []

@@ -8,7 +8,7 @@ from trouper import codec
 from trouper.core.events import CallStarted
 from trouper.core.messages import Json
 from trouper.testing.world import World
-from trouper.tools.context import ToolContext
+from trouper.tools.context import Question, ToolContext
 from trouper.tools.contract import Invoke, Tool
 from trouper.tools.define import tool
 from trouper.tools.errors import ConnectionRequired, ToolError
@@ -58,6 +58,44 @@ def own_tools(world: World) -> tuple[Tool, ...]:
                 await trio.sleep(0.1)
         return "done"
 
+    @tool(background=True)
+    async def talkative(context: ToolContext, n: int = 0) -> str:
+        """Says what it does, asks, listens, and fails now and then."""
+        begin(context, once=True)
+        context.report_progress(n, 5, "steps", "on the way")
+        context.output("stdout", "a line\n")
+        context.say("still here")
+        context.link("order", str(n))
+        context.add_artifact(f"report-{n}.txt")
+        await trio.sleep(n * 0.2)
+        if n == 1:
+            await context.ask_user(Question("go on?"), timeout_s=10.0)
+        if n == 2:
+            with trio.move_on_after(5.0):
+                return await context.receive_message()
+        if n == 3:
+            raise ToolError("it cannot be done")
+        return "said and done"
+
+    @tool(background=True)
+    async def stubborn(context: ToolContext, n: int = 0) -> str:
+        """Does not stop in time when it is told to."""
+        begin(context, once=True)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + n * 2.0):
+            await trio.sleep_forever()
+        return "done all the same"
+
+    @tool(policy="requires_approval")
+    async def guarded(context: ToolContext, n: int = 0) -> int:
+        """Needs somebody's word."""
+        begin(context, once=True)
+        return n
+
+    @tool(policy="client_side")
+    async def elsewhere(n: int = 0) -> int:
+        """The host carries it out."""
+        raise AssertionError("it is not for the runtime to run")
+
     @tool
     async def raises(context: ToolContext, n: int = 0) -> str:
         """Fails in one way or another."""
@@ -70,7 +108,7 @@ def own_tools(world: World) -> tuple[Tool, ...]:
             await trio.sleep(100.0)
         return "fine"
 
-    return (pure, unnoticed, careful, once, slow, raises)
+    return (pure, unnoticed, careful, once, slow, talkative, stubborn, guarded, elsewhere, raises)
 
 
 def _begin(world: World, context: ToolContext, once: bool) -> None:

@@ -20,7 +20,9 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import get_args
 
 import attrs
 import trio
@@ -30,6 +32,7 @@ from trouper import codec
 from trouper._errors import ToolDefinitionError
 from trouper.actors.environment import Environment
 from trouper.core import history
+from trouper.core.session import Event
 from trouper.core.settings import Budget, Compaction, Deadlines, Limits
 from trouper.journal import open_reader
 from trouper.journal.format import is_gap
@@ -49,6 +52,8 @@ from trouper.tools.contract import Tool
 from trouper.tools.registry import Registry, ToolSource
 
 ROOT = "/state"
+#: Every kind of event that can happen in a session, by its name.
+KINDS = frozenset(kind.__name__ for kind in get_args(Event))
 #: A run that has not come to rest by then, in virtual time, hangs.
 PATIENCE_S = 30_000.0
 
@@ -65,6 +70,8 @@ class Result:
     records: int
     epochs: int
     story: tuple[str, ...]
+    #: How often each kind of event happened, by its name.
+    events: Mapping[str, int]
 
 
 def simulate(seed: int, *, tools: Iterable[ToolSource] = (), check: bool = True) -> Result:
@@ -88,7 +95,8 @@ def simulate(seed: int, *, tools: Iterable[ToolSource] = (), check: bool = True)
         world.problems += [str(violation) for violation in violations]
     if world.problems:
         raise SimulationFailed(_told(world, records))
-    return Result(seed, digest, len(records), epochs + 1, tuple(world.story))
+    events = Counter(type(event).__name__ for record in records for event in record.events)
+    return Result(seed, digest, len(records), epochs + 1, tuple(world.story), dict(sorted(events.items())))
 
 
 def _checked(tools: Iterable[ToolSource]) -> tuple[Tool, ...]:
@@ -135,6 +143,10 @@ def _limits() -> Limits:
         deadlines=Deadlines(connect_s=3.0, first_event_s=10.0, idle_s=10.0, step_s=60.0),
         compaction=Compaction(threshold=600, keep_pairs=2, min_messages=6, mask_min_saving=50),
         approval_s=30.0,
+        answer_s=20.0,
+        runs_per_session=3,
+        task_retention_s=60.0,
+        notification_attempts=3,
         queued_inputs=8,
         subscriber_events=256,
         snapshot_every=50,
@@ -149,6 +161,9 @@ def _live(world: World, epoch: int, draw: random.Random, *, faults: bool) -> Non
         disk.cut_power_before(disk.steps + draw.randrange(1, 160))
     clock = trio.testing.MockClock(autojump_threshold=0)
     wall = VirtualWall(clock, START_MS + world.elapsed_ms)
+    if faults:
+        # Now and then the machine's clock is ahead, and the next process finds it set right.
+        wall.leap(hours=seeded(world.seed, f"clock {epoch}").choice((0, 0, 0, 0, 30)))
     environment = Environment(
         now=lambda: wall() / 1000,
         ids=world.ids,
@@ -173,7 +188,9 @@ def _live(world: World, epoch: int, draw: random.Random, *, faults: bool) -> Non
         disk.cut_power_before(None)
         world.tell(f"process {epoch} ends")
         world.disk = disk.process()
-    world.elapsed_ms += round(clock.current_time() * 1000) + 1000
+    # Somebody starts it again at once, or after a while.
+    down_s = seeded(world.seed, f"downtime {epoch}").choice((1, 1, 300))
+    world.elapsed_ms += round(clock.current_time() * 1000) + down_s * 1000
 
 
 def _syncs(draw: random.Random, *, faults: bool) -> Callable[[], float] | None:
@@ -274,9 +291,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if first == second else 1
     logging.getLogger("trouper").setLevel(logging.CRITICAL)  # Failing tools are part of the plan.
     begun, records = time.monotonic(), 0
+    never = set(KINDS)
     for count, seed in enumerate(range(options.start, options.start + options.seeds), 1):
         try:
-            records += simulate(seed).records
+            result = simulate(seed)
         except BaseException as error:
             print(
                 f"{error if isinstance(error, SimulationFailed) else f'seed {seed} raises {error!r}'}", file=sys.stderr
@@ -284,7 +302,12 @@ def main(arguments: list[str] | None = None) -> int:
             if not isinstance(error, Exception):
                 raise
             return 1
+        records += result.records
+        for name in result.events:
+            never.discard(name)
         if count % 100 == 0:
             print(f"{count} of {options.seeds} seeds, {records} records, {time.monotonic() - begun:.0f} s", flush=True)
     print(f"{options.seeds} seeds hold: {records} records, {time.monotonic() - begun:.0f} s")
+    if never:
+        print(f"kinds of events that never happened: {', '.join(sorted(never))}")
     return 0

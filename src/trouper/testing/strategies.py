@@ -44,6 +44,7 @@ def texts(max_size: int = 40) -> st.SearchStrategy[str]:
 
 @cache
 def json_values(max_leaves: int = 6) -> st.SearchStrategy[Json]:
+    """Any JSON that every reader reads alike."""
     leaves = st.one_of(
         st.none(),
         st.booleans(),
@@ -60,6 +61,7 @@ def json_values(max_leaves: int = 6) -> st.SearchStrategy[Json]:
 
 @cache
 def json_objects(max_leaves: int = 6) -> st.SearchStrategy[dict[str, Json]]:
+    """The same, with names: as the arguments of a call are."""
     return st.dictionaries(texts(10), json_values(max_leaves), max_size=3)
 
 
@@ -74,11 +76,13 @@ def signatures() -> st.SearchStrategy[str]:
 
 @cache
 def opaques(provider: str) -> st.SearchStrategy[Opaque | None]:
+    """What only the provider understands, if there is anything (I7)."""
     return st.one_of(st.none(), st.builds(lambda signed: Opaque(provider, {"thoughtSignature": signed}), signatures()))
 
 
 @cache
 def media() -> st.SearchStrategy[Media]:
+    """Pictures, sounds and files, in the message or elsewhere."""
     encoded = st.binary(min_size=1, max_size=30).map(lambda data: base64.b64encode(data).decode("ascii"))
     return st.one_of(
         st.builds(Media, st.sampled_from(["image/png", "application/pdf", "audio/wav"]), data=encoded),
@@ -88,11 +92,13 @@ def media() -> st.SearchStrategy[Media]:
 
 @cache
 def names() -> st.SearchStrategy[str]:
+    """Names of tools and parameters that every provider takes."""
     return st.text("abcxyz_", min_size=1, max_size=8)
 
 
 @cache
 def tool_specs() -> st.SearchStrategy[ToolSpec]:
+    """Tools as a model is shown them."""
     properties = st.dictionaries(
         names(),
         st.sampled_from([{"type": "string"}, {"type": "integer"}, {"type": ["string", "null"]}, {"enum": ["a", "b"]}]),

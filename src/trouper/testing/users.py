@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import trio
 
 from trouper._errors import TrouperError
-from trouper.core.events import CallHeld
+from trouper.core.events import ApprovalRequested, CallHeld, CallStarted
+from trouper.core.messages import Json
+from trouper.core.settings import Budget
+from trouper.core.task_events import TaskInputRequested
 from trouper.runtime import Runtime
 from trouper.services.views import instant
 from trouper.session import Session
@@ -20,10 +23,7 @@ from trouper.tools.errors import ToolError
 
 @asynccontextmanager
 async def client(world: World, runtime: Runtime, epoch: int) -> AsyncIterator[None]:
-    """Somebody who answers client-side calls, where there are any: a turn waits for that as long as it takes."""
-    if all(each.policy != "client_side" for each in world.tools):
-        yield
-        return
+    """Somebody who answers what sessions ask: client-side calls, approvals, questions of tools. Not always, and not always in time."""
     draw = seeded(world.seed, f"client {epoch}")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_calls, world, runtime, draw)
@@ -34,19 +34,43 @@ async def client(world: World, runtime: Runtime, epoch: int) -> AsyncIterator[No
 async def _answer_calls(world: World, runtime: Runtime, draw: random.Random) -> None:
     async for record in runtime.events():
         for event in record.events:
-            if isinstance(event, CallHeld):
-                await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
-                answer = draw.choice((None, "fine", {"n": draw.randrange(5)}))
-                try:
-                    session = await runtime.session(record.session)
-                    await session.answer(event.call, answer, error=draw.random() < 0.2)
-                except TrouperError as error:  # The turn has ended meanwhile, or long ago.
-                    world.tell(f"{trio.current_time():.2f} {record.session}: {type(error).__name__}: {error}")
+            if not isinstance(event, CallHeld | ApprovalRequested | CallStarted | TaskInputRequested):
+                continue
+            await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
+            try:
+                await _answer(await runtime.session(record.session), event, draw)
+            except TrouperError as error:  # The turn has ended meanwhile, or long ago.
+                world.tell(f"{trio.current_time():.2f} {record.session}: {type(error).__name__}: {error}")
+
+
+async def _answer(
+    session: Session, event: CallHeld | ApprovalRequested | CallStarted | TaskInputRequested, draw: random.Random
+) -> None:
+    match event:
+        case CallHeld(call=call):
+            answer = draw.choice((None, "fine", {"n": draw.randrange(5)}))
+            if draw.random() < 0.8:
+                await session.answer(call, answer, error=draw.random() < 0.2)
+        case ApprovalRequested(call=call):
+            match draw.randrange(4):
+                case 0:
+                    await session.deny(call, "no")
+                case 1 | 2:
+                    await session.approve(call, always=draw.random() < 0.1)
+                case _:
+                    pass  # It lapses.
+        case CallStarted() | TaskInputRequested():
+            for question in session.questions:
+                if draw.random() < 0.8:
+                    await session.answer_question(question.id, "yes")
+                else:
+                    await session.decline_question(question.id)
 
 
 async def use(world: World, runtime: Runtime, name: str, draw: random.Random, faults: bool) -> None:
     """Somebody who talks, interrupts, steers, leaves in mid-turn and comes back."""
-    session = await runtime.session(name)
+    budget = draw.choice((None, None, _TIGHT)) if faults else None
+    session = await runtime.session(name, system=draw.choice((None, "be brief", "be kind")), budget=budget)
     actions: list[Callable[[Session, random.Random], Awaitable[None]]] = [
         _ask,
         _ask,
@@ -60,15 +84,33 @@ async def use(world: World, runtime: Runtime, name: str, draw: random.Random, fa
         _notify,
         _take,
         _plan,
+        _ask_for_json,
+        _write_to_runs,
+        _sweep,
     ]
     for _ in range(draw.randrange(1, 6)):
         action = draw.choice(actions) if faults else _ask
         world.tell(f"{trio.current_time():.2f} {name}: {action.__name__[1:]}")
         try:
             await action(session, draw)
+            if faults and draw.random() < 0.1:
+                await _come_and_go(runtime, name, draw)
         except (TrouperError, ToolError) as error:
             world.tell(f"{trio.current_time():.2f} {name}: {type(error).__name__}: {error}")
         await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
+
+
+#: Some users have little to spend, of one thing or another; with faults off nobody is held by it.
+_TIGHT = Budget(inline_s=0.3, tokens=20_000, steps=12, tool_calls=12, wall_s=15.0)
+_SCHEMA: Mapping[str, Json] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+async def _come_and_go(runtime: Runtime, name: str, draw: random.Random) -> None:
+    """A session for one question, closed while it may still be at work."""
+    side = await runtime.session(f"{name}-{draw.randrange(10**6)}")
+    with trio.move_on_after(draw.choice((0.1, 5.0, 60.0))):
+        await _ask(side, draw)
+    await side.close("no longer needed")
 
 
 async def _ask(session: Session, draw: random.Random) -> None:
@@ -111,10 +153,23 @@ async def _compact(session: Session, draw: random.Random) -> None:
 async def _spawn(session: Session, draw: random.Random) -> None:
     for _ in range(draw.randrange(1, 4)):
         await session.spawn(
-            draw.choice(("careful", "slow")),
+            draw.choice(("careful", "slow", "talkative", "stubborn")),
             {"n": draw.randrange(5)},
             signal_on_completion=draw.random() < 0.8,
         )
+
+
+async def _ask_for_json(session: Session, draw: random.Random) -> None:
+    await session.ask("how many?", output=_SCHEMA)
+
+
+async def _write_to_runs(session: Session, draw: random.Random) -> None:
+    for task in session.tasks(state="running").tasks:
+        await session.message_task(task.id, draw.choice(("hurry up", "never mind")))
+
+
+async def _sweep(session: Session, draw: random.Random) -> None:
+    await session.sweep_tasks()
 
 
 async def _cancel(session: Session, draw: random.Random) -> None:
