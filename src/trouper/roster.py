@@ -29,7 +29,7 @@ DAMAGED = "damaged"
 
 
 class SessionDamaged(WorldError):
-    """A session of which the journal has lost records: it can be read, and forked before the hole, but not gone on with."""
+    """A session of which the journal has lost records, or holds some that today's code cannot fold: it can be read, and forked before that place, but not gone on with."""
 
     exit_code = 65
 
@@ -58,7 +58,7 @@ class Roster:
         self._ended: dict[str, Ended] = {}
         #: Of what is left when a snapshot has the state, most are alike: one serves them all.
         self._rests: dict[Ended, Ended] = {}
-        #: Something was lost, and a repair has said so: sessions may be damaged.
+        #: Something was lost, and a repair has said so, or some session could not be folded: others may be damaged too.
         self.has_gaps = False
         for record in log.records(after=self._base):
             if is_gap(record.payload):
@@ -94,6 +94,7 @@ class Roster:
                 state, _ = self.load(name)
             except TrouperError as error:
                 self.unreadable[name] = str(error)
+                self.has_gaps = True
                 logger.error("session %s cannot be rebuilt: %s", name, error)
                 continue
             if outstanding(state):
@@ -217,7 +218,11 @@ def fold(payloads: Iterable[bytes], state: State | None = None, next_seq: int = 
     """Fold records of one session. Those that the state already holds are passed over; a hole is an error."""
     state = State() if state is None else state
     for payload in payloads:
-        session, n, events = codec.decode_events(payload)
+        try:
+            session, n, events = codec.decode_events(payload)
+        except codec.UndecodableRecord as error:
+            why = str(error) if error.__cause__ is None else repr(error.__cause__)
+            raise _refused(stream_of(payload), next_seq, why) from error
         if n + len(events) <= next_seq:
             continue
         if n != next_seq:
@@ -227,9 +232,21 @@ def fold(payloads: Iterable[bytes], state: State | None = None, next_seq: int = 
                 session=session,
             )
         for event in events:
-            state = evolve(state, event)
-        next_seq += len(events)
+            try:
+                state = evolve(state, event)
+            except Exception as error:
+                # A pure fold: whatever it raises is about this event, and about no other session (I23).
+                raise _refused(session, next_seq, f"{type(event).__name__}: {error!r}") from error
+            next_seq += 1
     return state, next_seq
+
+
+def _refused(session: str, event: int, why: str) -> SessionDamaged:
+    return SessionDamaged(
+        f"session {session!r} cannot be folded by today's code from its event {event} on ({why}), and cannot go on; see where with `trouper journal replay`, "
+        "go on from before that with `--fork`, or use another session id",
+        session=session,
+    )
 
 
 def tag_of(state: State) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import attrs
 import pytest
 import trio
 from session_watch import names, recorded, seen, wait_idle
 
-from trouper import Compaction, Limits, Rule, ToolContext, open_runtime, tool
+from trouper import Compaction, Limits, Rule, ToolContext, codec, open_runtime, tool
+from trouper.codec import Record
 from trouper.core.events import ApprovalRequested, CallEnded, CallStarted, ModelProgressed, RecoveryNoted, TurnEnded
 from trouper.core.history import problems
+from trouper.core.ids import TaskId
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
 from trouper.core.recovery import UNKNOWN
-from trouper.journal import repair
+from trouper.core.task_events import BeatTask, TaskBeat
+from trouper.journal import Entry, open_log, repair
 from trouper.models import Scripted, call, reply, stall
 from trouper.roster import SessionDamaged
 from trouper.testing import CrashDisk, Fate
@@ -456,6 +459,37 @@ async def test_a_snapshot_that_is_written_while_a_session_is_opened_holds_it(aut
         assert listed["s"] == (("closed", 2) if closed else ("idle", 1))
         if not closed:
             assert (await (await runtime.session("s")).ask("2")).text == "Hi."
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        pytest.param(b"TaskBeat", r"TaskBeat: KeyError\('task_x'\)", id="it cannot have happened"),
+        pytest.param(b"NoSuchThing", "NoSuchThing", id="nobody knows what happened"),
+    ],
+)
+async def test_a_session_that_cannot_be_folded_keeps_no_other_from_its_work(tmp_path, written, told):
+    """I23: neither at the start nor in a list, and it is named as what it is, now and after a snapshot."""
+    model = Scripted([reply("Hi.")], exhausted="repeat")
+    async with open_runtime(tmp_path, model=model) as runtime:
+        for name in ("whole", "strange"):
+            session = await runtime.session(name)
+            await session.ask("hello")
+        following = session.statistics().events
+    with closing(open_log(tmp_path)) as log:
+        beat = TaskBeat(TaskId("task_x"), 1.0)
+        record = Record("strange", following, log.epoch, 1.0, BeatTask(TaskId("task_x"), 1, 1.0), (beat,))
+        head, body = codec.encode(record)
+        log.append(Entry("strange", record.id, head, body.replace(b"TaskBeat", written)))
+        log.flush()
+    for _ in range(2):
+        async with open_runtime(tmp_path, model=model) as runtime:
+            assert {info.id: info.phase for info in runtime.sessions()} == {"whole": "idle", "strange": "damaged"}
+            assert (await (await runtime.session("whole")).ask("go on")).text == "Hi."
+            with pytest.raises(
+                SessionDamaged, match=rf"'strange' cannot be folded .* its event {following} on .*{told}"
+            ):
+                await runtime.session("strange")
 
 
 async def test_a_session_that_has_lost_records_stays_known_as_damaged(tmp_path):
