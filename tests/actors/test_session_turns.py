@@ -351,7 +351,7 @@ async def test_attachments_that_are_missing_or_too_large_are_misuse(autojump_clo
         (tmp_path / "empty").touch()
         with pytest.raises(UsageError, match="is empty"):
             await session.ask("look", attachments=[tmp_path / "empty"])
-        with pytest.raises(UsageError, match="null (byte|character)"):
+        with pytest.raises(UsageError, match=r"null (byte|character)"):
             await session.ask("look", attachments=["no\0name"])
         os.mkfifo(tmp_path / "pipe")
         for endless in (tmp_path / "pipe", "/dev/zero", tmp_path):
