@@ -206,6 +206,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "task": st.none() | texts(),
     "is_answer": st.booleans(),
     "always": st.booleans(),
+    "unasked": st.booleans(),
     "steer": st.booleans(),
     "forced": st.booleans(),
     "progressed": st.booleans(),

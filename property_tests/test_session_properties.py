@@ -43,7 +43,16 @@ from trouper.core.commands import (
     Submit,
 )
 from trouper.core.decisions import decide, step
-from trouper.core.events import BudgetWarned, CallEnded, CallStarted, CallWasLate, LoopWarned, SessionClosed, TurnEnded
+from trouper.core.events import (
+    BudgetWarned,
+    CallEnded,
+    CallHeld,
+    CallStarted,
+    CallWasLate,
+    LoopWarned,
+    SessionClosed,
+    TurnEnded,
+)
 from trouper.core.history import problems
 from trouper.core.ids import CallId, NotificationId, ScheduleId, SessionId, TaskId, call_id
 from trouper.core.messages import Fault, Message, Opaque, Outcome, Part, Text, Thinking, ToolCall, Usage
@@ -112,7 +121,9 @@ class Conversation:
         self.clock = 1_000.0
         self.made = 0
         #: Calls whose intent is recorded.
-        self.intents: set[str] = set()
+        self.intents: set[CallId] = set()
+        #: And those that were given to the host to carry out.
+        self.begun: set[CallId] = set()
 
     # -- one step
 
@@ -150,6 +161,7 @@ class Conversation:
         assert codec.decode(head + b',"body":' + body + b"}") == record  # I7, I10
         self.records.append(record)
         self.intents |= {event.call for event in events if isinstance(event, CallStarted)}
+        self.begun |= {event.call for event in events if isinstance(event, CallStarted | CallHeld)}
         self.next_event += len(events)
 
     def _check(self, before: State, command: Any, events: tuple[Any, ...]) -> None:
@@ -285,12 +297,12 @@ class Conversation:
     def call_command(self, choice: random.Random) -> Any:
         call, at = self.a_call(choice), self.now()
         match choice.randrange(9):
-            case 0 | 1 | 2 | 3:
-                first = self.a_result(call, at, choice)
+            case 0 | 1 | 2 | 3 if self.begun:
+                first = self.a_result(at, choice)
                 if choice.random() < 0.7:
                     return first
                 # At one moment; be it twice for one call, or for one that has ended.
-                return DeliverResults((first, *(self.a_result(self.a_call(choice), at, choice) for _ in range(2))))
+                return DeliverResults((first, *(self.a_result(at, choice) for _ in range(2))))
             case 4:
                 return Approve(call, at, "me", always=choice.random() < 0.3)
             case 5:
@@ -303,7 +315,10 @@ class Conversation:
                 spills = (Spill(call, TaskId(f"task_{self.made}")), *others)
                 return SpillCalls(spills, OWNERS[self.epoch % 2], at, 300, self.state.tasks.active)
 
-    def a_result(self, call: CallId, at: float, choice: random.Random) -> DeliverResult:
+    def a_result(self, at: float, choice: random.Random) -> DeliverResult:
+        """Of a call that runs, or that did once: who has begun nothing has no result."""
+        drawn = self.a_call(choice)
+        call = drawn if drawn in self.begun else choice.choice(sorted(self.begun))
         outcome = choice.choice((Outcome.OK, Outcome.OK, Outcome.ERROR))
         return DeliverResult(call, outcome, at, content=choice.choice(CONTENTS))
 
