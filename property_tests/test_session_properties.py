@@ -335,7 +335,9 @@ class Conversation:
             case 3 | 4:
                 return Interrupt(at, "enough", turn, partial)
             case 5:
-                return EndTurn(turn or 0, "budget", at, Fault("budget", "time is up"), partial)
+                return EndTurn(
+                    turn or 0, "budget", at, Fault("budget", "time is up"), partial, unasked=choice.random() < 0.2
+                )
             case 6:
                 return Compact(at, Compaction(keep_pairs=1, min_messages=2, mask_min_saving=1))
             case 7 | 8:
