@@ -1,8 +1,8 @@
-"""What sessions leave behind in memory that were opened, used and closed in one runtime: KiB for each.
+"""What sessions leave behind in memory that were opened, used and closed, or just let go of, in one runtime: KiB for each.
 
-Each has three turns and is closed, and nobody holds its handle. What the runtime keeps of all sessions together has a bound: the ids of the last records, and the states of those that
+Each has three turns and is closed, or not, and nobody holds its handle. What the runtime keeps of all sessions together has a bound: the ids of the last records, and the states of those that
 were closed since the last snapshot. So many sessions come first that the bound is reached, and what is counted from there on begins and ends at the same distance from a snapshot. Beside it: the same
-sessions left open; and what it takes to open a closed one again, to look at it, against opening a new one.
+sessions left open, and held; and what it takes to open one again, against opening a new one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ TURNS = 3
 GOAL_KIB = 2.0
 #: So many sessions make the records of one snapshot: each is opened and closed, and every turn has two.
 CYCLE = Limits().snapshot_every // (2 + 2 * TURNS)
+#: The same for those that nobody closes.
+REST_CYCLE = Limits().snapshot_every // (1 + 2 * TURNS)
 
 
 def resident_kib() -> int:
@@ -47,13 +49,13 @@ async def serve(runtime: Runtime, number: int, *, close: bool = True) -> float:
     return opened
 
 
-async def measure(root: str, warm_up: int, count: int) -> tuple[float, float, float]:
-    """KiB for each that is closed; us to open a new one, and to open a closed one again."""
+async def measure(root: str, warm_up: int, count: int, close: bool = True) -> tuple[float, float, float]:
+    """KiB for each that is closed, or let go of; us to open a new one, and to open one of them again."""
     async with open_runtime(root, durability="write") as runtime:
         for number in range(warm_up):
-            await serve(runtime, number)
+            await serve(runtime, number, close=close)
         before = resident_kib()
-        opened = [await serve(runtime, number) for number in range(warm_up, warm_up + count)]
+        opened = [await serve(runtime, number, close=close) for number in range(warm_up, warm_up + count)]
         kib = (resident_kib() - before) / count
         again: list[float] = []
         for number in range(0, warm_up + count, 10):
@@ -65,14 +67,21 @@ async def measure(root: str, warm_up: int, count: int) -> tuple[float, float, fl
     return kib, statistics.median(opened), statistics.median(again)
 
 
+async def measure_rest(root: str, warm_up: int, count: int) -> tuple[float, float, float]:
+    """The same for sessions that nobody closes."""
+    return await measure(root, warm_up, count, close=False)
+
+
 async def measure_open(root: str, warm_up: int, count: int) -> tuple[float, float, float]:
-    """KiB for each that stays open."""
+    """KiB for each that stays open, since somebody holds it."""
     async with open_runtime(root, durability="write") as runtime:
         for number in range(warm_up):
             await serve(runtime, number)
         before = resident_kib()
+        held = []
         for number in range(warm_up, warm_up + count):
             await serve(runtime, number, close=False)
+            held.append(await runtime.session(f"customer-{number:06d}"))
         return (resident_kib() - before) / count, 0.0, 0.0
 
 
@@ -89,18 +98,23 @@ def measured(how: str, warm_up: int, count: int) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    if sys.argv[1:2] in (["--closed"], ["--open"]):
-        measure_it = measure if sys.argv[1] == "--closed" else measure_open
-        print(json.dumps(trio.run(measure_it, sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+    ways = {"--closed": measure, "--let-go": measure_rest, "--open": measure_open}
+    if len(sys.argv) > 1 and sys.argv[1] in ways:
+        print(json.dumps(trio.run(ways[sys.argv[1]], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
         return
     arguments = parse_arguments(__doc__)
     warm_up, count = (3_500, CYCLE) if arguments.quick else (6_000, 2 * CYCLE)
     kib, opened_us, again_us = measured("--closed", warm_up, count)
+    rested = REST_CYCLE if arguments.quick else 2 * REST_CYCLE
+    rest_kib, rest_opened_us, back_us = measured("--let-go", warm_up, rested)
     open_kib, _, _ = measured("--open", 500, 1_000)
     rows = [
         Row(f"memory a closed session, of {count:,}", kib, "KiB", "the goal", GOAL_KIB),
         Row("  the same", kib, "KiB", "while it is open", open_kib),
         Row("open a closed session to look at it", again_us, "us", "open a new one", opened_us),
+        Row(f"memory a session that was let go of, of {rested:,}", rest_kib, "KiB", "the goal", GOAL_KIB),
+        Row("  the same", rest_kib, "KiB", "while it is held", open_kib),
+        Row("bring back one that was put to rest", back_us, "us", "open a new one", rest_opened_us),
     ]
     print_rows(rows, as_json=arguments.json)
 

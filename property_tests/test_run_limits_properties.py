@@ -80,7 +80,7 @@ async def once(context: ToolContext, seconds: float = 1.0, how: str = "fine") ->
 def check_permits(runtime: Runtime, limits: Limits) -> None:
     # Permits are counted in the order of the journal; an actor whose record is on its way to the disk has yet to follow, and so
     # has one between two lives. That the journal itself never exceeds a limit is checked at the end.
-    actors = [session._actor for session in runtime._ground.sessions.values()]
+    actors = [session.actor for session in runtime._ground.sessions.values()]
     settled = [actor for actor in actors if actor._nursery is not None and actor.in_flight is None]
     held = {actor.session: actor.state.tasks.active for actor in settled}
     assert max(held.values(), default=0) <= limits.runs_per_session, held

@@ -63,7 +63,7 @@ from trouper.core.notification import (
     QueueNotification,
     RequeueNotifications,
 )
-from trouper.core.outstanding import CallModel, RunCall, Summarise, TakeQueued, outstanding
+from trouper.core.outstanding import CallModel, RunCall, Summarise, TakeQueued, is_at_rest, outstanding
 from trouper.core.schedule import (
     ActOnFire,
     CancelSchedule,
@@ -424,6 +424,7 @@ class Conversation:
             self.now(), resume, OWNERS[self.epoch % 2], safe, max(1, self.state.tasks.active), notification_attempts=3
         )
         before = self.state
+        assert not (is_at_rest(before) and decide(before, command)), "what rests is not changed by being taken up again"
         self.tell(command)
         if self.state.phase in (Phase.NEW, Phase.CLOSED):
             return

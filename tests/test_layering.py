@@ -26,6 +26,7 @@ LAYERS = (
         "attached",
         "turn",
         "session",
+        "resident",
         "spending",
         "snapshots",
         "ground",

@@ -31,6 +31,7 @@ The map of the package; imports point up this list only:
     attached.py    files and media that go along with a prompt
     turn.py        a turn as users hold it
     session.py     a session as users hold it
+    resident.py    a session in memory, and who holds on to it
     spending.py    the budget of all sessions together
     snapshots.py   when a snapshot is written, and of what
     ground.py      what all sessions of a runtime share

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -15,6 +16,7 @@ from trouper.actors.environment import Environment
 from trouper.actors.exits import is_failure
 from trouper.actors.feed import Feed
 from trouper.actors.gate import Gate
+from trouper.actors.ground import Outfit
 from trouper.actors.journal import JournalWriter
 from trouper.actors.notes import Notes
 from trouper.actors.permits import Permits
@@ -28,6 +30,7 @@ from trouper.core.values import changed
 from trouper.home import Home
 from trouper.journal import Log
 from trouper.models.in_use import ModelsInUse
+from trouper.resident import Resident
 from trouper.roster import Roster
 from trouper.services.desk import Desk
 from trouper.services.memory import MemoryKeeper
@@ -52,6 +55,8 @@ KEEP_S = 60.0
 #: So many turns begin at a time. If all that are asked for at one instant did, their calls would begin together too, and with them their budgets run out; like this the first
 #: are well under way when the last begin, which is no later for that. With fewer, a sync would cover too little.
 TURNS_AT_ONCE = 8
+#: So many sessions are looked at, of those that might be put to rest, when another one is opened.
+LOOKED_AT_MAX = 8
 
 
 class RuntimeGround:
@@ -82,8 +87,13 @@ class RuntimeGround:
         self.places = places
         self.redact = places.redactor
         self.roster = Roster(log)
-        #: Every session that was opened here, as long as it is: of those that have ended the roster keeps what is needed, and whoever holds a handle keeps that.
-        self.sessions: dict[str, Session] = {}
+        #: Every session that is open and in memory. Of the others the roster keeps what is needed, and whoever holds a handle keeps that.
+        self.sessions: dict[str, Resident] = {}
+        #: Their names; who was asked for last, or could not be put to rest when that was tried, is the last.
+        self._recent: dict[str, None] = {}
+        self._resident_max = limits.resident_sessions
+        #: What sessions that were put to rest work with when they come back: it is theirs for as long as the runtime lives, and in no journal.
+        self.resting: dict[str, Outfit] = {}
         #: Of those who follow all sessions.
         self.feeds: list[Feed] = []
         self.spending = Spending(budget)
@@ -116,32 +126,74 @@ class RuntimeGround:
 
     async def load(self, session: str) -> tuple[State, int]:
         if session not in self._loaded:
-            found = self.roster.load(session)
-        else:
-            # Begins again, after a crash: what was handed over may still be on its way to the disk.
-            await self.settle()
-            found = self.roster.reload(session)
-        self._loaded.add(session)
+            found = self.roster.taken(session)
+            self._loaded.add(session)
+            return found
+        # Begins again, after a crash: what was handed over may still be on its way to the disk.
+        await self.settle()
+        found = self.roster.reload(session)
         self.roster.opened(session)
         return found
 
     def ended(self, session: str) -> None:
         """The session is over, closed or failed for good: the journal holds its past, and here stays what one of an earlier process would take."""
-        actor = self.sessions[session]._actor
+        actor = self.sessions[session].actor
         if actor.in_flight is not None:
             return  # It failed with something on its way to the disk, which its state is without: it stands for that until it is opened again (I12).
-        if actor.next_seq:  # Else it never came into being, or has not been read.
-            self.snapshots.left(self.roster.ended(session, actor.state, actor.next_seq))
         if actor.state.phase is CLOSED:
             self._loaded.discard(session)  # One that has failed is read anew.
+        self._let_go_of(session)
+
+    def _let_go_of(self, session: str) -> None:
+        actor = self.sessions.pop(session).actor
+        del self._recent[session]
+        if actor.next_seq:  # Else it never came into being, or has not been read.
+            self.snapshots.left(self.roster.left(session, actor.state, actor.next_seq))
         self.models.leave(actor.outfit.model, session)
-        self.places.forget(session)
-        del self.sessions[session]
 
     def _let_go_of_failed(self) -> None:
         """Whether a session begins again after a crash, its supervisor decides: so these are looked for, and not told of."""
-        for name in [name for name, each in self.sessions.items() if is_failure(each._ref.exit)]:
+        for name in [name for name, each in self.sessions.items() if is_failure(each.ref.exit)]:
             self.ended(name)
+
+    # -- who is in memory
+
+    def opened(self, session: str, resident: Resident) -> None:
+        self.sessions[session] = resident
+        self.resting.pop(session, None)
+        self._put_last(session)
+
+    def asked_for(self, session: str) -> Session:
+        """Its handle. Who is asked for is the last to be put to rest."""
+        self._put_last(session)
+        return self.sessions[session].handle
+
+    def _put_last(self, session: str) -> None:
+        self._recent.pop(session, None)
+        self._recent[session] = None
+
+    def put_to_rest(self) -> list[Resident]:
+        """More are in memory than are meant to be: those that were not asked for in the longest time, and that nobody misses, are the roster's from now on.
+
+        Whoever calls this has to stop their actors before anybody else runs.
+        """
+        put: list[Resident] = []
+        over = len(self.sessions) - self._resident_max
+        if over <= 0 or not self._resident_max:
+            return put
+        for name in list(islice(self._recent, LOOKED_AT_MAX)):
+            resident = self.sessions[name]
+            if len(put) == over:
+                break
+            if resident.is_missed:
+                # Not looked at again before all the others were: so the price of an opening does not depend on how many are held.
+                self._put_last(name)
+            else:
+                self._let_go_of(name)
+                self._loaded.discard(name)  # Nothing of it is on its way: what the roster has is all.
+                self.resting[name] = resident.actor.outfit
+                put.append(resident)
+        return put
 
     def recorded(self, record: codec.Record, seq: int) -> None:
         self.spending.count(record)
@@ -165,7 +217,7 @@ class RuntimeGround:
 
     def services(self, session: str) -> Desk:
         """What the tools of a session are given."""
-        return self.sessions[session]._desk
+        return self.sessions[session].desk
 
     def desk_for(self, session: Session) -> Desk:
         return Desk(session, self.places, self.memory, self.environment.utc)
@@ -177,7 +229,9 @@ class RuntimeGround:
 
     def files_of(self, session: str) -> RootedFiles | None:
         """The files of a session; `None` where the runtime has none."""
-        return self.places.files_of(session)
+        resident = self.sessions.get(session)
+        # An open session has them at hand, and counts what is in them once.
+        return self.places.files_of(session) if resident is None else resident.desk.files
 
     async def in_thread(self, work: Callable[[], Any]) -> Any:
         """Work that blocks, out of the way."""

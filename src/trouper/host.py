@@ -28,6 +28,7 @@ from trouper.core.values import changed, frozen
 from trouper.ground import RuntimeGround
 from trouper.journal import Recovery
 from trouper.models.protocol import Model, check_model
+from trouper.resident import Resident
 from trouper.roster import SessionDamaged
 from trouper.services.desk import provided
 from trouper.services.overview import Overview
@@ -61,6 +62,7 @@ class SessionInfo:
     id: str
     phase: str
     turns: int
+    #: Whether it is in memory.
     open: bool
 
 
@@ -108,8 +110,7 @@ class Runtime(Overview):
 
         What is given besides is this session's own from now on; what is left out stays as it was.
         """
-        if self._ground.closed:
-            raise RuntimeEnded("the runtime is closed; open sessions inside its `async with open_runtime(...)` block")
+        self._check_open()
         self._ground.home.check()
         if system is not None and not isinstance(system, str):
             raise UsageError(f"system={system!r} is no text; give the system prompt as text")
@@ -121,19 +122,33 @@ class Runtime(Overview):
         if budget is not None:
             check_budget(budget)
         name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
-        handle = self._ground.sessions.get(name)
-        if handle is None or handle._ref.exit is not None:
-            outfit = self._outfit_for(self._outfit, model, tools, budget)
-            if handle is None and self._ground.roster.has_gaps:
+        await self._wait_gone(name)
+        resident = self._ground.sessions.get(name)
+        if resident is None or resident.ref.exit is not None:
+            outfit = self._outfit_for(self._ground.resting.get(name, self._outfit), model, tools, budget)
+            if resident is None and self._ground.roster.has_gaps:
                 # Raises for a session that has lost records, before an actor fails on it.
                 self._ground.roster.load(name)
             # Whoever is cancelled together with the runtime is told of the cancel, not of a runtime that starts nothing more.
             await trio.lowlevel.checkpoint_if_cancelled()
-            handle = self._start(name, outfit, system)
+            self._start(name, outfit, system)
         elif model is not None or tools is not None or budget is not None:
-            handle._actor.outfit = self._outfit_for(handle._actor.outfit, model, tools, budget)
+            resident.actor.outfit = self._outfit_for(resident.actor.outfit, model, tools, budget)
+        handle = self._ground.asked_for(name)
+        for rested in self._ground.put_to_rest():
+            self._sessions.stop(rested.ref)
         await handle._opened(system)
         return handle
+
+    async def _wait_gone(self, name: str) -> None:
+        """The actor of a session that was put to rest a moment ago may not have ended yet; there is only one of a name."""
+        while name not in self._ground.sessions and (leaving := self._sessions.find(name)) is not None:
+            await leaving.wait_exit()
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if self._ground.closed:
+            raise RuntimeEnded("the runtime is closed; open sessions inside its `async with open_runtime(...)` block")
 
     def _outfit_for(
         self, usual: Outfit, model: Model | None, tools: Iterable[ToolSource] | None, budget: Budget | None
@@ -155,30 +170,29 @@ class Runtime(Overview):
         registry.check_needs(provided(self._ground.places))
         return registry
 
-    def _start(self, name: str, outfit: Outfit, system: str | None) -> Session:
-        actor = SessionActor(name, self._ground, outfit, system)
+    def _start(self, name: str, outfit: Outfit, system: str | None) -> None:
+        actor = SessionActor(name, self._ground, outfit, system, is_back=name in self._ground.resting)
         before = self._ground.sessions.get(name)
         if before is not None:
             # Until it has read the session anew, it stands for what the one that has failed left behind: nobody else here knows that (I12).
-            ended = before._actor
+            ended = before.actor
             actor.state, actor.next_seq, actor.in_flight = ended.state, ended.next_seq, ended.in_flight
         with _while_it_starts_any(f"session {name!r}"):
             ref = self._sessions.spawn(
                 name, actor.run, restart=SESSION_RESTART, mailbox=outfit.limits.mailbox, grace_s=outfit.limits.grace_s
             )
-        handle = self._ground.sessions[name] = Session(self._ground, actor, ref)
-        return handle
+        self._ground.opened(name, Resident(self._ground, actor, ref))
 
     def sessions(self) -> list[SessionInfo]:
         """Every session that the journal knows, in the order of their names."""
         roster, opened = self._ground.roster, self._ground.sessions
         found: dict[str, SessionInfo] = {}
         for name, session in opened.items():
-            state = session.state
-            found[name] = SessionInfo(name, state.phase.value, state.turns, session._ref.exit is None)
+            state = session.actor.state
+            found[name] = SessionInfo(name, state.phase.value, state.turns, session.ref.exit is None)
         for name in roster.names():
             # One that is being recovered has not been read by its actor yet: then the journal knows more of it.
-            if name not in opened or not opened[name]._actor.next_seq:
+            if name not in opened or not opened[name].actor.next_seq:
                 try:
                     phase, turns = roster.glance(name)
                 except SessionDamaged:
@@ -215,9 +229,9 @@ class Runtime(Overview):
         """Those that may have tasks, notifications or schedules."""
         roster, opened = self._ground.roster, self._ground.sessions
         for name in sorted({*roster.names(), *opened} if session is None else {session}):
-            handle = opened.get(name)
-            if handle is not None and handle._actor.next_seq:
-                yield name, handle.state
+            resident = opened.get(name)
+            if resident is not None and resident.actor.next_seq:
+                yield name, resident.actor.state
             elif name in roster and name not in roster.unreadable and not roster.is_bare(name):
                 yield name, roster.load(name)[0]
 
@@ -245,7 +259,7 @@ class Runtime(Overview):
     def statistics(self) -> RuntimeStatistics:
         """Figures as of now."""
         return RuntimeStatistics(
-            sessions=sum(handle._ref.exit is None for handle in self._ground.sessions.values()),
+            sessions=sum(each.ref.exit is None for each in self._ground.sessions.values()),
             known_sessions=len({*self._ground.roster.names(), *self._ground.sessions}),
             usage=self._ground.spending.usage,
             journal=self._ground.writer.statistics(),
@@ -287,19 +301,19 @@ class Runtime(Overview):
                 self._triggers.stop(ref, grace_s=grace_s)
                 await ref.wait_exit()
         # One that is being closed is no longer among them when it has ended.
-        handles = list(self._ground.sessions.values())
-        for handle in handles:
-            if handle._ref.exit is None:
-                self._sessions.stop(handle._ref, grace_s=grace_s)
+        opened = dict(self._ground.sessions)
+        for each in opened.values():
+            if each.ref.exit is None:
+                self._sessions.stop(each.ref, grace_s=grace_s)
         with trio.move_on_after(grace_s + _PATIENCE_S):
-            for handle in handles:
-                await handle._ref.wait_exit()
-        if late := sorted(handle.id for handle in handles if handle._ref.exit is None):
+            for each in opened.values():
+                await each.ref.wait_exit()
+        if late := sorted(name for name, each in opened.items() if each.ref.exit is None):
             # No nursery can end before what is in it. Nothing is lost: that they were interrupted is recorded.
             logger.warning(
                 "the runtime waits for %s: a tool or a model's client shields itself from its cancel; "
                 "give its trio.CancelScope(shield=True) a deadline",
                 ", ".join(map(repr, late)),
             )
-        for handle in handles:
-            await handle._ref.wait_exit()
+        for each in opened.values():
+            await each.ref.wait_exit()

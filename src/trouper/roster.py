@@ -1,7 +1,7 @@
 """What the journal knows of every session, folded only when somebody asks for it.
 
 Opening reads the newest snapshot's index and the records after it; a hundred thousand sessions that nobody has touched since cost an index entry each. So do
-those that have ended since: their actors are gone, and what is left of them is kept as a section of the next snapshot, until that is written and has it.
+those that have ended since, or were put to rest: their actors are gone, and what is left of them is kept as a section of the next snapshot, until that is written and has it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SessionDamaged(WorldError):
 
 
 @frozen
-class Ended:
-    """What is kept of a session that has ended in this process."""
+class Left:
+    """What is kept of a session that an actor of this process had: it has ended, or was put to rest."""
 
     phase: str
     turns: int
@@ -55,9 +55,11 @@ class Roster:
         self._snapshot: Snapshot | None = log.snapshot()
         self._base = self._snapshot.seq if self._snapshot is not None else 0
         self._suffix: dict[str, list[bytes]] = {}
-        self._ended: dict[str, Ended] = {}
+        self._left: dict[str, Left] = {}
+        #: Sessions that an actor has, and that the snapshot had when it got them: with so many events. With as many they are still what is there.
+        self._in_snapshot: dict[str, int] = {}
         #: Of what is left when a snapshot has the state, most are alike: one serves them all.
-        self._rests: dict[Ended, Ended] = {}
+        self._rests: dict[Left, Left] = {}
         #: Something was lost, and a repair has said so, or some session could not be folded: others may be damaged too.
         self.has_gaps = False
         for record in log.records(after=self._base):
@@ -75,14 +77,14 @@ class Roster:
     def __contains__(self, session: str) -> bool:
         return (
             session in self._suffix
-            or session in self._ended
+            or session in self._left
             or (self._snapshot is not None and session in self._snapshot.sections)
         )
 
     def names(self) -> Iterator[str]:
         if self._snapshot is not None:
             yield from filter(is_session, self._snapshot.sections)
-        for name in (*filter(is_session, self._suffix), *self._ended):
+        for name in (*filter(is_session, self._suffix), *self._left):
             if self._snapshot is None or name not in self._snapshot.sections:
                 yield name
 
@@ -107,9 +109,9 @@ class Roster:
 
     def load(self, session: str) -> tuple[State, int]:
         """State and next event number; a fresh state for a session that is not there."""
-        ended = self._ended.get(session)
-        if ended is not None and ended.section is not None:
-            return decode_section(ended.section)
+        left = self._left.get(session)
+        if left is not None and left.section is not None:
+            return decode_section(left.section)
         state, next_seq = State(), 0
         if self._snapshot is not None and session in self._snapshot.sections:
             if self._snapshot.sections[session] == DAMAGED:
@@ -149,62 +151,80 @@ class Roster:
                 next_seq = n + len(events)
         return found, next_seq
 
+    def taken(self, session: str) -> tuple[State, int]:
+        """What `load` gives, for an actor that has it from now on."""
+        state, next_seq = self.load(session)
+        is_in_snapshot = session in self._sections and session not in self._suffix and not self._is_kept(session)
+        self.opened(session)
+        if is_in_snapshot:
+            self._in_snapshot[session] = next_seq
+        return state, next_seq
+
     def opened(self, session: str) -> None:
         """An actor has it now: its records need not be kept here."""
         self._suffix.pop(session, None)
         if not self._is_final(session):
-            self._ended.pop(session, None)
+            self._left.pop(session, None)
 
-    # -- sessions that have ended
+    @property
+    def _sections(self) -> Mapping[str, str]:
+        return {} if self._snapshot is None else self._snapshot.sections
 
-    def ended(self, session: str, state: State, next_seq: int) -> int:
+    def _is_kept(self, session: str) -> bool:
+        left = self._left.get(session)
+        return left is not None and left.section is not None
+
+    # -- sessions whose actors are gone
+
+    def left(self, session: str, state: State, next_seq: int) -> int:
         """The actor that had it is gone, and this is what it left; how many bytes of it have to be kept until a snapshot has them."""
+        seen = self._in_snapshot.pop(session, None)
         if self._is_final(session):
             return 0
-        section = encode_section(state, next_seq)
-        self._ended[session] = Ended(state.phase.value, state.turns, _is_bare(state), tag_of(state), section)
-        return len(section)
+        section = None if seen == next_seq else encode_section(state, next_seq)
+        self._left[session] = Left(state.phase.value, state.turns, _is_bare(state), tag_of(state), section)
+        return 0 if section is None else len(section)
 
     def _is_final(self, session: str) -> bool:
         """Closed is final (I16): somebody may look at it again, and what is kept of it stays true."""
-        ended = self._ended.get(session)
-        return ended is not None and ended.phase == CLOSED.value
+        left = self._left.get(session)
+        return left is not None and left.phase == CLOSED.value
 
     def glance(self, session: str) -> tuple[str, int]:
         """Its phase, and how many turns it had."""
-        ended = self._ended.get(session)
-        if ended is not None:
-            return ended.phase, ended.turns
+        left = self._left.get(session)
+        if left is not None:
+            return left.phase, left.turns
         state, _ = self.load(session)
         return state.phase.value, state.turns
 
     def is_bare(self, session: str) -> bool:
         """Whether it is known to have no tasks, notifications or schedules."""
-        ended = self._ended.get(session)
-        return ended is not None and ended.is_bare
+        left = self._left.get(session)
+        return left is not None and left.is_bare
 
-    def kept(self) -> dict[str, Ended]:
+    def kept(self) -> dict[str, Left]:
         """Those that no snapshot has yet."""
-        return {name: ended for name, ended in self._ended.items() if ended.section is not None}
+        return {name: left for name, left in self._left.items() if left.section is not None}
 
-    def go_on_from(self, snapshot: Snapshot, kept: Mapping[str, Ended]) -> None:
+    def go_on_from(self, snapshot: Snapshot, kept: Mapping[str, Left]) -> None:
         """This snapshot has all that was known here when it was pictured, and with it these: from now on they are read there."""
         self._snapshot, self._base = snapshot, snapshot.seq
         self._suffix.clear()
-        for name, ended in kept.items():
+        for name, left in kept.items():
             # One that was opened since then has been somebody else's, and may have ended anew.
-            if self._ended.get(name) is ended:
-                rest = changed(ended, section=None)
-                self._ended[name] = self._rests.setdefault(rest, rest)
+            if self._left.get(name) is left:
+                rest = changed(left, section=None)
+                self._left[name] = self._rests.setdefault(rest, rest)
 
     def untouched(self) -> Iterator[tuple[str, str, bytes | None]]:
         """Sections of a new snapshot for the sessions that no actor has: copied where nothing changed, else folded."""
         # The log copies from the newest one that it finds whole, which need not be ours.
         is_copied = self._snapshot is not None and self._snapshot is self._log.snapshot()
         for name in self.names():
-            ended = self._ended.get(name)
-            if ended is not None and ended.section is not None:
-                yield name, ended.tag, ended.section
+            left = self._left.get(name)
+            if left is not None and left.section is not None:
+                yield name, left.tag, left.section
             elif name in self.unreadable:
                 yield name, DAMAGED, b"{}"
             elif name in self._suffix or not is_copied:

@@ -132,7 +132,7 @@ async def _open_runtime(
                     await runtime._stop()
                     await _wind_up(ground)
                     await ground.models.close(
-                        [outfit.model, *(each._actor.outfit.model for each in ground.sessions.values())]
+                        [outfit.model, *(each.actor.outfit.model for each in ground.sessions.values())]
                     )
     except BaseExceptionGroup as group:
         # The nurseries in here are our business, not the caller's; a group that the block itself raised is the caller's, with one error in it too.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ from trouper.turn import Turn, TurnResult, schema_of_output
 
 if TYPE_CHECKING:
     from trouper.ground import RuntimeGround
+    from trouper.resident import Resident
     from trouper.services.desk import Desk
 
 
@@ -67,10 +67,11 @@ class SessionEnded(UsageError):
 class Session(BackgroundSide):
     """A conversation that the journal keeps. Get one from `Runtime.session()`."""
 
-    def __init__(self, ground: RuntimeGround, actor: SessionActor, ref: Ref[Any, Any]) -> None:
+    def __init__(self, ground: RuntimeGround, resident: Resident) -> None:
         self._ground = ground
-        self._actor = actor
-        self._ref = ref
+        self._resident = resident
+        self._actor: SessionActor = resident.actor
+        self._ref: Ref[Any, Any] = resident.ref
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r} {self._state.phase.value}>"
@@ -84,9 +85,9 @@ class Session(BackgroundSide):
     def _state(self) -> Any:
         return self._actor.state
 
-    @cached_property
+    @property
     def _desk(self) -> Desk:
-        return self._ground.desk_for(self)
+        return self._resident.desk
 
     @property
     def state(self) -> State:

@@ -19,17 +19,17 @@ from trouper.actors.session import SessionActor
 from trouper.core.ids import MEMORY_STREAM
 from trouper.core.values import frozen
 from trouper.journal import JournalError, Log
-from trouper.roster import IDLE, Ended, Roster, encode_memories, encode_section, tag_of
+from trouper.roster import IDLE, Left, Roster, encode_memories, encode_section, tag_of
 from trouper.services.memory import MemoryKeeper
 
 if TYPE_CHECKING:
-    from trouper.session import Session
+    from trouper.resident import Resident
 
 logger = logging.getLogger("trouper.snapshots")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-#: What sessions that have ended may leave in memory, all together, before a snapshot is written to hold it.
+#: What sessions that have ended, or were put to rest, may leave in memory, all together, before a snapshot is written to hold it.
 LEFT_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -43,8 +43,8 @@ class Picture:
     covers: int
     #: Name, tag and state of each; no state: as it is in the snapshot before.
     sections: tuple[tuple[str, str, bytes | None], ...]
-    #: The sessions that have ended and that no snapshot has yet.
-    ended: Mapping[str, Ended]
+    #: The sessions that no actor has any more, and no snapshot yet.
+    left: Mapping[str, Left]
 
 
 class Snapshots:
@@ -56,7 +56,7 @@ class Snapshots:
         writer: JournalWriter,
         roster: Roster,
         memory: MemoryKeeper,
-        sessions: Mapping[str, Session],
+        sessions: Mapping[str, Resident],
         let_go_of_failed: Callable[[], None],
         every: int,
     ) -> None:
@@ -81,7 +81,7 @@ class Snapshots:
             self._ask()
 
     def left(self, size: int) -> None:
-        """A session has ended, and so much of it is kept in memory until a snapshot has it."""
+        """A session has ended, or was put to rest, and so much of it is kept in memory until a snapshot has it."""
         self._left += size
         if self._left >= LEFT_BYTES_MAX:
             self._ask()
@@ -115,11 +115,11 @@ class Snapshots:
     def pictured(self) -> Picture:
         """The state of every session, all at this very moment."""
         writers: list[SessionActor | MemoryKeeper] = [
-            *(session._actor for session in self._sessions.values()),
+            *(session.actor for session in self._sessions.values()),
             self._memory,
         ]
         # An actor that has not read its session yet knows nothing of it; the roster does.
-        actors = {name: session._actor for name, session in self._sessions.items() if session._actor.next_seq}
+        actors = {name: session.actor for name, session in self._sessions.items() if session.actor.next_seq}
         in_flight = [writer.in_flight for writer in writers if writer.in_flight is not None]
         live: list[tuple[str, str, bytes | None]] = [
             (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq)) for name, actor in actors.items()
@@ -131,7 +131,7 @@ class Snapshots:
             seq=min([self._log.durable, *(first - 1 for first in in_flight)]),
             covers=self._log.last,
             sections=(*rest, *live),
-            ended=self._roster.kept(),
+            left=self._roster.kept(),
         )
 
     async def put_down(self, picture: Picture) -> bool:
@@ -148,8 +148,8 @@ class Snapshots:
         """From now on the roster reads what it has put down; else it goes on from the one before, and keeps what it has."""
         with suppress(OSError):
             newest = await self._in_thread(self._log.snapshot)
-            if newest is not None and newest.seq == picture.seq and newest.sections.keys() >= picture.ended.keys():
-                self._roster.go_on_from(newest, picture.ended)
+            if newest is not None and newest.seq == picture.seq and newest.sections.keys() >= picture.left.keys():
+                self._roster.go_on_from(newest, picture.left)
 
     async def _in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(work, *args) if self._writer.is_threaded else work(*args)

@@ -43,8 +43,9 @@ from trouper.core.events import (
     TurnEnded,
 )
 from trouper.core.history import problems
-from trouper.core.ids import CallId, call_id
+from trouper.core.ids import CallId, NotificationId, ScheduleId, SessionId, TaskId, call_id
 from trouper.core.messages import Fault, Message, Outcome, Text, Thinking, ToolCall, Usage
+from trouper.core.notification import DeliverNotifications, QueueNotification
 from trouper.core.outstanding import (
     AwaitApproval,
     AwaitDeadline,
@@ -53,10 +54,14 @@ from trouper.core.outstanding import (
     RunCall,
     Summarise,
     TakeQueued,
+    is_at_rest,
     outstanding,
 )
+from trouper.core.schedule import CreateSchedule, Cron, ScheduledRun
 from trouper.core.session import TRANSITIONS, Phase, State, evolve
 from trouper.core.settings import Compaction, TurnOptions
+from trouper.core.task_events import CreateTask
+from trouper.core.task_record import NewTask
 from trouper.core.values import changed
 
 OPTIONS = TurnOptions()
@@ -107,6 +112,31 @@ def test_the_work_of_a_turn_is_what_its_state_says():
     assert list(outstanding(state).values()) == [CallModel(1, 2)]
     state = told(state, said("done", number=2))
     assert state.phase is Phase.IDLE and outstanding(state) == {} and state.last.text == "done"
+
+
+def test_a_state_at_rest_is_one_that_nothing_can_happen_to_by_itself():
+    """J12: to take it up again changes nothing."""
+    note = QueueNotification(NotificationId("note_1"), "generic", "Ding", "dong", 1.0, wake=False)
+    quiet = told(opened(), submit(), said("done"), note)
+    assert is_at_rest(opened()) and is_at_rest(quiet) and decide(quiet, Recover(9.0)) == ()
+    task = NewTask(TaskId("task_1"), SessionId("s"), "background", "dig", {"tool": "dig"})
+    planned = told(
+        quiet, CreateSchedule(ScheduleId("sch_1"), "dig", Cron("0 * * * *"), ScheduledRun("dig", {}), at=1.0)
+    )
+    (schedule,) = planned.schedules.active.values()
+    # A fire that waits for a place has no timer of its own; it is told when there is one.
+    waiting = changed(planned.schedules, active={schedule.id: changed(schedule, next_at=None)})
+    busy = [
+        State(),
+        told(quiet, submit()),
+        told(quiet, changed(note, id=NotificationId("note_2"), wake=True)),
+        told(quiet, DeliverNotifications(2.0, (note.id,))),
+        told(quiet, CreateTask(task, 1.0)),  # Queued: it has no run yet.
+        planned,
+        changed(planned, schedules=waiting),
+        told(quiet, Close(2.0)),
+    ]
+    assert [is_at_rest(state) for state in busy] == [False] * len(busy)
 
 
 def test_keys_tell_a_piece_of_work_from_its_successor():

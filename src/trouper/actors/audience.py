@@ -36,6 +36,10 @@ class Audience:
         self.ends: list[Feed] = []
 
     @property
+    def is_there(self) -> bool:
+        return bool(self.turns or self.events or self.ends)
+
+    @property
     def is_attended(self) -> bool:
         """Whether somebody is there who could be asked something."""
         return bool(self.events) or any(feed.attended for feed in self.turns)

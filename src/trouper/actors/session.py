@@ -52,7 +52,7 @@ from trouper.core.ids import CallId
 from trouper.core.live import LiveEvent
 from trouper.core.messages import Json, ToolSpec
 from trouper.core.notification import NotificationLimits
-from trouper.core.outstanding import WorkKey, outstanding
+from trouper.core.outstanding import WorkKey, is_at_rest, outstanding
 from trouper.core.schedule import ClaimFires, ScheduleLimits
 from trouper.core.session import CLOSED, NEW, THINKING, Event, State
 from trouper.core.settings import Limits
@@ -110,6 +110,8 @@ class SessionActor:
     outfit: Outfit
     system: str | None = None
     parent: str | None = None
+    #: It was put to rest in this process, and comes back: hooks have been told that it is here.
+    is_back: bool = False
     state: State = _NEW
     #: The number of the next event.
     next_seq: int = 0
@@ -198,10 +200,11 @@ class SessionActor:
             raise
 
     async def _listen(self, inbox: Inbox[Any, Any]) -> None:
-        if self.outfit.hooks:
+        if self.outfit.hooks and not self.is_back:
             self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
             # They begin before anybody hears from us, and so before the hooks of a first turn.
             await trio.lowlevel.cancel_shielded_checkpoint()
+        self.is_back = False
         await self._begin(inbox)
         if not self._is_closed():
             async for first in inbox:
@@ -292,6 +295,18 @@ class SessionActor:
         """Whether nothing is being decided here, and nothing waits to be."""
         return not (
             self._turnstile.taken or self._inbox is None or not self._inbox.is_resting or self.state.phase is NEW
+        )
+
+    @property
+    def could_rest(self) -> bool:
+        """Whether its state is all there is of it: nothing is to be done, nothing on its way, nobody at work for it and nobody listening."""
+        return (
+            self.is_resting
+            and self.in_flight is None
+            and is_at_rest(self.state)
+            and not any(nursery is not None and nursery.child_tasks for nursery in (self._nursery, self._telling))
+            and not self.notification_holds.any
+            and not self.audience.is_there
         )
 
     @ki_safe

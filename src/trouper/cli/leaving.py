@@ -30,9 +30,9 @@ class Leaving:
         """What has not stopped yet, as far as anybody can tell."""
         opened = {} if self.runtime is None else self.runtime._ground.sessions
         late = [
-            f"{' and '.join(_cut_off(session.state)) or 'what runs'} in session {name!r}"
+            f"{' and '.join(_cut_off(session.actor.state)) or 'what runs'} in session {name!r}"
             for name, session in opened.items()
-            if session._ref.exit is None
+            if session.ref.exit is None
         ]
         return f"{', '.join(late)} to stop" if late else "the root to be closed"
 

@@ -117,6 +117,17 @@ def outstanding(state: State) -> dict[WorkKey, Work]:
     return work
 
 
+def is_at_rest(state: State) -> bool:
+    """Whether nothing is under way and nothing is owed to it: to take it up again (`Recover`) would change nothing, so nobody can tell whether it was."""
+    return (
+        state.phase is IDLE
+        and not state.tasks.live
+        and not state.schedules.active
+        and not state.notifications.delivered
+        and not outstanding(state)
+    )
+
+
 def _execution(found: Task, key: WorkKey) -> WorkKey:
     """A spilled call's first attempt is the execution that runs already, under the key that it always had (B2)."""
     if key[0] == "run" and found.about.kind == "tool" and found.attempt == 1:

@@ -209,6 +209,8 @@ class Limits:
     mailbox: int = field(default=1_024, validator=_COUNT)
     subscriber_events: int = field(default=8_192, validator=_COUNT)
     queued_inputs: int = field(default=64, validator=_COUNT)
+    #: Open sessions that stay in memory. Beyond them, those that were not used for longest and that nobody holds are put to rest until they are opened again; 0: no bound.
+    resident_sessions: int = field(default=1_000, validator=_COUNT_OR_OFF)
     #: What becomes of a turn that was cut off by the end of the process (J12): ended visibly, or run on where it is safe.
     on_restart: OnRestart = field(default="end", validator=_one_of("end", "resume"))
     #: A snapshot is written after this many records, and at a clean end (J13).

@@ -92,7 +92,7 @@ class HttpModel:
         return await self._key.ask() if self._key is not None else None
 
     def forget_session(self, session: str) -> None:
-        """It has ended: nothing is kept for its next request."""
+        """It has ended, or was put to rest: nothing is kept for its next request."""
         self._builder.forget(session)
 
     async def aclose(self) -> None:

@@ -22,7 +22,7 @@ class ModelsInUse:
         self._confidant = confidant
         #: All that were ever asked here and are still there, by identity. Weakly: a host may make one for every turn.
         self._met: weakref.WeakValueDictionary[int, Model] = weakref.WeakValueDictionary()
-        #: Those of sessions that have ended, where they cannot be referred to weakly.
+        #: Those of sessions that are no longer here, where they cannot be referred to weakly.
         self._left: dict[int, Model] = {}
 
     def meet(self, model: Model) -> None:
@@ -32,7 +32,7 @@ class ModelsInUse:
         confide_in(model, self._confidant)
 
     def leave(self, model: Model, session: str) -> None:
-        """The session that had it has ended."""
+        """The session that had it has ended, or was put to rest."""
         if id(model) not in self._met:
             self._left[id(model)] = model
         try:

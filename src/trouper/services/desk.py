@@ -41,7 +41,7 @@ class _once(Generic[T]):
 
 
 class Desk:
-    """`Offered` by a runtime. Made once per session handle: for its tools, and for the handle itself."""
+    """`Offered` by a runtime. One for each open session: for its tools, and for its handle."""
 
     def __init__(self, session: Session, places: Places, memory: MemoryKeeper, clock: Callable[[], datetime]) -> None:
         self.session = session

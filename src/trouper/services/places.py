@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from trouper.core.ids import check_name
 from trouper.redaction import Redactor, keys_in
@@ -35,7 +36,10 @@ class Places:
         self._directory = directory
         self._temporary = temporary
         self._keyring = keyring
-        self._files: dict[str, RootedFiles] = {}
+        #: By session, for as long as somebody has them: all who do have the same ones, since each keeps its writers apart.
+        self._files: WeakValueDictionary[str, RootedFiles] = WeakValueDictionary()
+        self._key_values: WeakValueDictionary[str, KeyValueStore] = WeakValueDictionary()
+        self._secrets: WeakValueDictionary[str, LearnedSecrets] = WeakValueDictionary()
         if directory is not None:
             self.redactor.learn(*values_in(directory / "secrets"))
 
@@ -57,24 +61,25 @@ class Places:
     def files_of(self, session: str) -> RootedFiles | None:
         found = self._files.get(session)
         if found is None and self.directory is not None:
-            found = self._files[session] = RootedFiles(self.directory, "files", check_name(session, "session"))
+            made = RootedFiles(self.directory, "files", check_name(session, "session"))
+            found = self._files.setdefault(session, made)
         return found
 
-    def forget(self, session: str) -> None:
-        """Nobody is at work in its files any more; they stay where they are."""
-        self._files.pop(session, None)
-
     def key_values_of(self, session: str) -> KeyValueStore | None:
-        return None if self.directory is None else KeyValueStore(self.directory / "kv" / f"{session}.json")
+        found = self._key_values.get(session)
+        if found is None and self.directory is not None:
+            found = self._key_values.setdefault(session, KeyValueStore(self.directory / "kv" / f"{session}.json"))
+        return found
 
     def secrets_of(self, session: str) -> LearnedSecrets | None:
-        if self.directory is None:
-            return None
+        found = self._secrets.get(session)
+        if found is not None or self.directory is None:
+            return found
         store: FileSecrets | KeyringSecrets = FileSecrets(self.directory / "secrets" / f"{session}.json")
         if self._keyring is not None:
             names = self.directory / "secrets" / f"{session}.names"
             store = KeyringSecrets(names, f"trouper/{self.directory}/{session}", self._keyring)
-        return LearnedSecrets(store, self.redactor.learn)
+        return self._secrets.setdefault(session, LearnedSecrets(store, self.redactor.learn))
 
     def close(self) -> None:
         if self._temporary and self._directory is not None:

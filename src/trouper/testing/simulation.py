@@ -135,8 +135,9 @@ def _told(world: World, records: list[codec.Record]) -> str:
     return "\n".join(lines)
 
 
-def _limits() -> Limits:
+def _limits(resident_sessions: int = 0) -> Limits:
     return Limits(
+        resident_sessions=resident_sessions,
         max_steps=6,
         tool_timeout_s=20.0,
         grace_s=2.0,
@@ -213,6 +214,7 @@ def _only(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
 
 async def _process(world: World, environment: Environment, epoch: int, faults: bool, killed: bool) -> None:
     draw = seeded(world.seed, f"users {epoch}")
+    resident_sessions = seeded(world.seed, "resident").choice((0, 0, 1, 2))
     tools = (*own_tools(world), *(watched_tool(world, each) for each in world.tools))
     model = Chaos(seeded(world.seed, f"model {epoch}"), tools=[each.name for each in tools], faults=faults)
     with trio.fail_after(PATIENCE_S):
@@ -220,7 +222,7 @@ async def _process(world: World, environment: Environment, epoch: int, faults: b
             ROOT,
             model=model,
             tools=tools,
-            limits=_limits(),
+            limits=_limits(resident_sessions),
             budget=Budget(inline_s=0.3),
             environment=environment,
             disk=world.disk,
@@ -231,9 +233,8 @@ async def _process(world: World, environment: Environment, epoch: int, faults: b
                     if killed:
                         nursery.start_soon(_kill_after, draw.choice((0.05, 0.5, 3.0, 20.0)))
                     for number in range(draw.randrange(1, 4)):
-                        nursery.start_soon(
-                            use, world, runtime, f"s{number}", seeded(world.seed, f"user {epoch} {number}"), faults
-                        )
+                        lot = seeded(world.seed, f"user {epoch} {number}")
+                        nursery.start_soon(use, world, runtime, f"s{number}", lot, faults, bool(resident_sessions))
                 if killed:
                     raise _Killed
                 if not faults:

@@ -67,10 +67,12 @@ async def _answer(
                     await session.decline_question(question.id)
 
 
-async def use(world: World, runtime: Runtime, name: str, draw: random.Random, faults: bool) -> None:
-    """Somebody who talks, interrupts, steers, leaves in mid-turn and comes back."""
+async def use(world: World, runtime: Runtime, name: str, draw: random.Random, faults: bool, lets_go: bool) -> None:
+    """Somebody who talks, interrupts, steers, leaves in mid-turn and comes back; who `lets_go` asks for the session each time, and it may have been put to rest."""
     budget = draw.choice((None, None, _TIGHT)) if faults else None
-    session = await runtime.session(name, system=draw.choice((None, "be brief", "be kind")), budget=budget)
+    held: Session | None = await runtime.session(name, system=draw.choice((None, "be brief", "be kind")), budget=budget)
+    if lets_go:
+        held = None
     actions: list[Callable[[Session, random.Random], Awaitable[None]]] = [
         _ask,
         _ask,
@@ -92,7 +94,7 @@ async def use(world: World, runtime: Runtime, name: str, draw: random.Random, fa
         action = draw.choice(actions) if faults else _ask
         world.tell(f"{trio.current_time():.2f} {name}: {action.__name__[1:]}")
         try:
-            await action(session, draw)
+            await action(held or await runtime.session(name), draw)
             if faults and draw.random() < 0.1:
                 await _come_and_go(runtime, name, draw)
         except (TrouperError, ToolError) as error:
