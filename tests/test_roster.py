@@ -122,6 +122,26 @@ async def test_what_is_kept_is_bounded_by_a_snapshot(autojump_clock, open_checke
         assert [len((await runtime.session(f"s{number}")).history) for number in range(100)] == [4] * 100
 
 
+async def test_a_snapshot_before_its_time_is_worth_what_it_copies(autojump_clock, open_checked, monkeypatch):
+    """J13: it holds every session, also those that it only copies; so what makes it due grows with it."""
+    monkeypatch.setattr(trouper.snapshots, "LEFT_BYTES_MAX", 1)
+    written: list[int] = []
+    put_down = trouper.snapshots.Snapshots.put_down
+
+    async def count(snapshots: Any, picture: Any) -> bool:
+        written.append(len(picture.sections))
+        return await put_down(snapshots, picture)
+
+    monkeypatch.setattr(trouper.snapshots.Snapshots, "put_down", count)
+    async with open_checked(talkative()) as runtime:
+        for number in range(200):
+            await served(runtime, f"s{number}")
+            await trio.testing.wait_all_tasks_blocked()
+        assert sum(written) < 10 * 200, "each was written ten times"
+        kept = sum(len(each.section) for each in runtime._ground.roster.kept().values())
+        assert kept <= runtime._log.snapshot().size / 4
+
+
 # --- what stays
 
 

@@ -170,6 +170,11 @@ class Roster:
     def _sections(self) -> Mapping[str, str]:
         return {} if self._snapshot is None else self._snapshot.sections
 
+    @property
+    def snapshot_size(self) -> int:
+        """Bytes of the states in the snapshot that is read."""
+        return 0 if self._snapshot is None else self._snapshot.size
+
     def _is_kept(self, session: str) -> bool:
         left = self._left.get(session)
         return left is not None and left.section is not None

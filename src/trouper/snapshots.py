@@ -31,6 +31,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 #: What sessions that have ended, or were put to rest, may leave in memory, all together, before a snapshot is written to hold it.
 LEFT_BYTES_MAX = 16 * 1024 * 1024
+#: The same as a share of the last one, if that is more: each copies all that there is, and what it costs has to be worth it.
+LEFT_SHARE_MAX = 0.25
 
 
 @frozen
@@ -83,7 +85,7 @@ class Snapshots:
     def left(self, size: int) -> None:
         """A session has ended, or was put to rest, and so much of it is kept in memory until a snapshot has it."""
         self._left += size
-        if self._left >= LEFT_BYTES_MAX:
+        if self._left >= max(LEFT_BYTES_MAX, LEFT_SHARE_MAX * self._roster.snapshot_size):
             self._ask()
 
     def _ask(self) -> None:

@@ -50,6 +50,8 @@ class Snapshot:
         self.seq = seq
         #: The name of each section and its tag, which means what the writer of the snapshot wants.
         self.sections: Mapping[str, str] = MappingProxyType(tags)
+        #: Bytes of all payloads.
+        self.size = sum(size for _, size, _ in index.values())
         self._file = file
         self._index = index
 
