@@ -170,6 +170,35 @@ async def test_a_models_client_keeps_nothing_for_a_session_at_rest(autojump_cloc
         await asked(runtime)
 
 
+@pytest.mark.parametrize("slots", [(), ("closed", "inner")], ids=["weakly known", "not"])
+async def test_the_model_of_a_session_at_rest_is_closed_with_the_runtime(autojump_clock, open_checked, slots):
+    """I21: once, also if it is one that cannot be referred to weakly."""
+
+    class Own:
+        if slots:
+            __slots__ = slots
+        name, context_window = "own:one", None
+
+        def __init__(self) -> None:
+            self.inner, self.closed = talkative(), 0
+
+        def stream(self, request):
+            return self.inner.stream(request)
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    models = [Own(), Own()]
+    async with open_checked(talkative(), limits=FEW) as runtime:
+        for name, model in zip("ab", models, strict=True):
+            await asked(runtime, name, model=model)
+        await crowd(runtime)
+        assert actor_of(runtime, "a") is actor_of(runtime, "b") is None
+        await asked(runtime, "b")
+        assert [model.closed for model in models] == [0, 0]
+    assert [model.closed for model in models] == [1, 1]
+
+
 # --- who would be missed stays
 
 
