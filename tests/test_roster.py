@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import weakref
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from trouper.actors.exits import Normal, RestartLimit
 from trouper.actors.session import SESSION_RESTART, SessionActor
 from trouper.cli.requests import answered
 from trouper.core.events import SessionClosed
-from trouper.journal import open_log
+from trouper.journal import OsDisk, open_log
 from trouper.models import Scripted, call, reply
 from trouper.replay import open_journal
 from trouper.roster import Roster, fold
@@ -446,6 +447,71 @@ async def test_a_snapshot_is_written_though_the_one_before_has_gone_from_the_dis
         await snapshots.write()
         assert (await runtime.session("s")).state == closed
         assert [path.stem for path in tmp_path.glob("snapshots/*.snap")] == [f"snapshot-{runtime._log.last:020d}"]
+    assert not check_invariants(tmp_path)
+
+
+async def test_a_spoilt_section_that_nobody_reads_keeps_no_later_snapshot_from_being_written(tmp_path):
+    """J13: it is copied from snapshot to snapshot; where that fails, the next one has it from the records."""
+    async with open_runtime(tmp_path, model=talkative(), durability="write") as runtime:
+        snapshots, roster = runtime._ground.snapshots, runtime._ground.roster
+        states = {name: (await served(runtime, name)).state for name in ("a", "b")}
+        await snapshots.write()
+        (path,) = tmp_path.glob("snapshots/*.snap")
+        path.write_bytes(path.read_bytes().replace(b"Yes.", b"No!!"))
+        for name in ("c", "d"):
+            states[name] = (await served(runtime, name)).state
+            await snapshots.write()
+        assert not roster.kept() and {name: roster.load(name)[0] for name in states} == states
+        newest = runtime._log.snapshot()
+        assert newest.sections.keys() == states.keys() and not newest.spoilt()
+    assert not check_invariants(tmp_path)
+
+
+async def test_a_section_that_is_spoilt_together_with_its_records_is_kept_as_damaged(tmp_path):
+    """J13, I23: all other sessions are in the next snapshot as they were."""
+    async with open_runtime(tmp_path, model=talkative(), durability="fsync") as runtime:
+        snapshots, roster = runtime._ground.snapshots, runtime._ground.roster
+        await served(runtime, "lost")
+        known = (await served(runtime, "kept")).state
+        await snapshots.write()
+        for path in (*tmp_path.glob("snapshots/*.snap"), *tmp_path.glob("segment-*")):
+            path.write_bytes(path.read_bytes().replace(b"Yes.", b"No!!", 2))
+        roster.distrust(["lost"])
+        sections = {name: tag for name, tag, _ in snapshots.pictured().sections}
+        assert sections["lost"] == "damaged" and sections["kept"] == "idle"
+        assert roster.load("kept")[0] == known
+
+
+async def test_a_snapshot_for_which_there_is_no_descriptor_is_written_by_and_by(tmp_path, caplog):
+    """J13: the one who writes them outlives that, and what sessions have left is let go of when there is one again."""
+
+    class Crowded(OsDisk):
+        is_crowded = False
+
+        def list_dir(self, path: str) -> list[str]:
+            if self.is_crowded:
+                raise OSError(errno.EMFILE, "Too many open files", path)
+            return super().list_dir(path)
+
+    disk = Crowded()
+    async with open_runtime(tmp_path, model=talkative(), durability="write", disk=disk) as runtime:
+        snapshots, roster = runtime._ground.snapshots, runtime._ground.roster
+        states = {"a": (await served(runtime, "a")).state}
+        await snapshots.write()
+        for name in ("b", "c"):
+            states[name] = (await served(runtime, name)).state
+            disk.is_crowded = True
+            await snapshots.write()
+        assert "Too many open files" in caplog.text and roster.kept().keys() == {"b", "c"}
+        for path in tmp_path.glob("snapshots/*.snap"):
+            path.write_bytes(path.read_bytes().replace(b"Yes.", b"No!!"))
+        # The first finds that the section is spoilt; then its records have to be read, which cannot be done either.
+        await snapshots.write()
+        await snapshots.write()
+        assert "too many files are open" in caplog.text and not roster.unreadable
+        disk.is_crowded = False
+        await snapshots.write()
+        assert not roster.kept() and {name: roster.load(name)[0] for name in states} == states
     assert not check_invariants(tmp_path)
 
 

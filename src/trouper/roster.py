@@ -53,6 +53,8 @@ class Roster:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._snapshot: Snapshot | None = log.snapshot()
+        #: Those of its sections that cannot be read.
+        self._spoilt: frozenset[str] = frozenset()
         self._base = self._snapshot.seq if self._snapshot is not None else 0
         self._suffix: dict[str, list[bytes]] = {}
         self._left: dict[str, Left] = {}
@@ -95,9 +97,7 @@ class Roster:
             try:
                 state, _ = self.load(name)
             except TrouperError as error:
-                self.unreadable[name] = str(error)
-                self.has_gaps = True
-                logger.error("session %s cannot be rebuilt: %s", name, error)
+                self._give_up(name, error)
                 continue
             if outstanding(state):
                 found.append(name)
@@ -106,6 +106,12 @@ class Roster:
                 name for name, tag in self._snapshot.sections.items() if tag == ACTIVE and name not in self._suffix
             ]
         return found
+
+    def _give_up(self, session: str, error: TrouperError) -> None:
+        """From now on it is known as damaged."""
+        self.unreadable[session] = str(error)
+        self.has_gaps = True
+        logger.error("session %s cannot be rebuilt: %s", session, error)
 
     def load(self, session: str) -> tuple[State, int]:
         """State and next event number; a fresh state for a session that is not there."""
@@ -215,6 +221,7 @@ class Roster:
     def go_on_from(self, snapshot: Snapshot, kept: Mapping[str, Left]) -> None:
         """This snapshot has all that was known here when it was pictured, and with it these: from now on they are read there."""
         self._snapshot, self._base = snapshot, snapshot.seq
+        self._spoilt = frozenset()
         self._suffix.clear()
         for name, left in kept.items():
             # One that was opened since then has been somebody else's, and may have ended anew.
@@ -224,19 +231,31 @@ class Roster:
 
     def untouched(self) -> Iterator[tuple[str, str, bytes | None]]:
         """Sections of a new snapshot for the sessions that no actor has: copied where nothing changed, else folded."""
-        # The log copies from the newest one that it finds whole, which need not be ours.
-        is_copied = self._snapshot is not None and self._snapshot is self._log.snapshot()
         for name in self.names():
             left = self._left.get(name)
             if left is not None and left.section is not None:
                 yield name, left.tag, left.section
             elif name in self.unreadable:
                 yield name, DAMAGED, b"{}"
-            elif name in self._suffix or not is_copied:
-                state, next_seq = self.load(name)
-                yield name, tag_of(state), encode_section(state, next_seq)
+            elif name in self._suffix or name in self._spoilt:
+                try:
+                    state, next_seq = self.load(name)
+                except (SessionDamaged, JournalDamaged) as error:
+                    self._give_up(name, error)
+                    yield name, DAMAGED, b"{}"
+                else:
+                    yield name, tag_of(state), encode_section(state, next_seq)
             elif self._snapshot is not None:
                 yield name, self._snapshot.sections[name], None
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """What it reads from, and what is copied is copied from."""
+        return self._snapshot
+
+    def distrust(self, spoilt: Iterable[str]) -> None:
+        """These sections cannot be copied from its snapshot: the next one gets them from the records."""
+        self._spoilt = frozenset(spoilt)
 
 
 def fold(payloads: Iterable[bytes], state: State | None = None, next_seq: int = 0) -> tuple[State, int]:

@@ -18,7 +18,7 @@ from trouper.actors.reference import Inbox, Ref
 from trouper.actors.session import SessionActor
 from trouper.core.ids import MEMORY_STREAM
 from trouper.core.values import frozen
-from trouper.journal import JournalError, Log
+from trouper.journal import JournalDamaged, JournalError, Log, Snapshot
 from trouper.roster import IDLE, Left, Roster, encode_memories, encode_section, tag_of
 from trouper.services.memory import MemoryKeeper
 
@@ -45,6 +45,7 @@ class Picture:
     covers: int
     #: Name, tag and state of each; no state: as it is in the snapshot before.
     sections: tuple[tuple[str, str, bytes | None], ...]
+    previous: Snapshot | None
     #: The sessions that no actor has any more, and no snapshot yet.
     left: Mapping[str, Left]
 
@@ -104,15 +105,24 @@ class Snapshots:
         """At a clean end, unless there is nothing to add to the one before."""
         async with self._writing:
             if self._since:
-                await self.put_down(self.pictured())
+                await self._written()
 
     async def write(self) -> None:
         async with self._writing:
             self._let_go_of_failed()
             self._since = self._left = 0
-            picture = self.pictured()
-            if await self.put_down(picture):
+            picture = await self._written()
+            if picture is not None:
                 await self._hand_over(picture)
+
+    async def _written(self) -> Picture | None:
+        """The picture of this moment, when it is on the disk."""
+        try:
+            picture = self.pictured()
+        except JournalError as error:  # What has to be folded from the records could not be read now.
+            _tell_unwritten(error)
+            return None
+        return picture if await self.put_down(picture) else None
 
     def pictured(self) -> Picture:
         """The state of every session, all at this very moment."""
@@ -133,6 +143,7 @@ class Snapshots:
             seq=min([self._log.durable, *(first - 1 for first in in_flight)]),
             covers=self._log.last,
             sections=(*rest, *live),
+            previous=self._roster.snapshot,
             left=self._roster.kept(),
         )
 
@@ -140,9 +151,12 @@ class Snapshots:
         """Whether it is on the disk."""
         try:
             await self._writer.wait_durable(picture.covers)
-            await self._in_thread(self._log.write_snapshot, picture.seq, picture.sections)
+            await self._in_thread(self._log.write_snapshot, picture.seq, picture.sections, picture.previous)
         except (OSError, JournalError) as error:
-            logger.warning("no snapshot was written: %s; the next start folds the records instead", error)
+            _tell_unwritten(error)
+            if isinstance(error, JournalDamaged) and picture.previous is not None:
+                # Else it would stand in the way of every later one too.
+                self._roster.distrust(await self._in_thread(picture.previous.spoilt))
             return False
         return True
 
@@ -155,3 +169,7 @@ class Snapshots:
 
     async def _in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(work, *args) if self._writer.is_threaded else work(*args)
+
+
+def _tell_unwritten(error: Exception) -> None:
+    logger.warning("no snapshot was written: %s; the next start folds the records instead", error)

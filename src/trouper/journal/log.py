@@ -1,7 +1,7 @@
 """The log: entries in, framed lines out, in one live segment that is cut and sealed as it grows.
 
-Two sides meet here. `append` and `take` are called by the owner of the log, in one thread, and touch no file (at level `write`, `append`
-writes). `commit` writes and syncs; it may run in another thread, but only one at a time, and while it runs the owner appends on. Whoever
+Two sides meet here. `append` and `take` are called by the owner of the log, in one thread, and write to no file (at level `write`, `append`
+does); of a body too large for a line `append` opens the file. `commit` writes and syncs; it may run in another thread, but only one at a time, and while it runs the owner appends on. Whoever
 calls sees to it that the next `take` comes after the last `commit` has ended.
 """
 
@@ -434,10 +434,12 @@ class Log:
                 self._snapshots.add(self._snapshot)
         return self._snapshot
 
-    def write_snapshot(self, seq: int, sections: Iterable[tuple[str, str, bytes | None]]) -> str:
+    def write_snapshot(
+        self, seq: int, sections: Iterable[tuple[str, str, bytes | None]], previous: Snapshot | None = None
+    ) -> str:
         """Write a snapshot of the state after record `seq`; returns its path. Blocks; may run in any thread.
 
-        A section is (name, tag, payload); payload None copies the section of that name, with its new tag, from the newest snapshot.
+        A section is (name, tag, payload); payload None copies the section of that name, with its new tag, from `previous`, or else from the newest snapshot.
         """
         with self._mutex:
             self._writable()
@@ -448,7 +450,8 @@ class Log:
             if seq > self._synced:
                 # A snapshot that outlives the records it stands for would look like damage.
                 self._sync_live()
-        path = write_snapshot(self.disk, self.root, self.recovery.journal, seq, sections, self.snapshot())
+        previous = self.snapshot() if previous is None else previous
+        path = write_snapshot(self.disk, self.root, self.recovery.journal, seq, sections, previous)
         # Whoever holds the one before may go on reading it.
         self._snapshot = None
         return path

@@ -72,6 +72,16 @@ class Snapshot:
             )
         return payload
 
+    def spoilt(self) -> tuple[str, ...]:
+        """The sections that are not what was written. Reads all of them."""
+        found: list[str] = []
+        for name in self._index:
+            try:
+                self.read(name)
+            except JournalDamaged:
+                found.append(name)
+        return tuple(found)
+
     def close(self) -> None:
         self._file.close()
 
