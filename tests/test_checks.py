@@ -127,9 +127,22 @@ async def test_names_and_messages_that_are_too_long_are_refused_by_name(autojump
             lambda: session.create_schedule(title="x", message=LONG, at="2099-01-01T00:00:00Z"),
             lambda: session.create_schedule(title=LONG, message="x", at="2099-01-01T00:00:00Z"),
             lambda: session.answer_question(question.id, LONG),
-            lambda: runtime.session("t", system=LONG),
+            lambda: runtime.session("t", system=LONG * 4),
         ):
-            with pytest.raises(UsageError, match=r"has 1050000 characters, and \d+ is the limit"):
+            with pytest.raises(UsageError, match=r"has (1050000|4200000) characters, and \d+ is the limit"):
                 await refused()
         await session.answer_question(question.id, "Because.")
         await session.wait_task(task.id)
+
+
+async def test_a_host_that_keeps_its_users_brief_may_have_a_long_system_prompt(
+    autojump_clock: Any, open_checked: Any
+) -> None:
+    """L1: `Limits.input_chars` is about a prompt, and the system prompt is none."""
+    model = Scripted([reply("Noted.")])
+    async with open_checked(model, limits=Limits(input_chars=10)) as runtime:
+        session = await runtime.session("s", system=LONG)
+        assert (await session.ask("Hello.")).text == "Noted."
+        with pytest.raises(UsageError, match=r"more than Limits\.input_chars=10"):
+            await session.ask("Hello there.")
+    assert model.requests[0].system == LONG

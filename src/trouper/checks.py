@@ -13,6 +13,8 @@ from trouper._errors import CommandRejected, UsageError
 NAME_MAX = 4_096
 MESSAGE_MAX = 65_536
 REASON_MAX = 8_000
+#: Of a system prompt, which is the host's own: what keeps its users brief (`Limits.input_chars`) is not meant for it.
+SYSTEM_MAX = 4_000_000
 
 _E = TypeVar("_E", bound=Enum)
 

@@ -115,7 +115,7 @@ class Runtime(Overview):
         if system is not None and not isinstance(system, str):
             raise UsageError(f"system={system!r} is no text; give the system prompt as text")
         if system is not None:
-            checks.text(system, "the system prompt", self._outfit.limits.input_chars)
+            checks.text(system, "the system prompt", checks.SYSTEM_MAX)
         check_model(model)
         if tools is not None:
             check_tools(tools)
