@@ -122,6 +122,32 @@ async def test_a_new_one_does_not_wait_behind_one_that_failed_often(
     assert model.requests[8].messages[-1].text.count("[notification]") == 2
 
 
+async def test_nothing_is_given_up_while_the_model_fails_and_new_ones_keep_coming(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B14, B15, I30: new ones do not wear out the attempts of the old."""
+    failing, working = (
+        Scripted([each], exhausted="repeat") for each in (reply(fail(ModelFault("no"))), reply("noted"))
+    )
+
+    class Down:
+        """For its first minute."""
+
+        def stream(self, request: Any) -> Any:
+            return (failing if trio.current_time() < back_at else working).stream(request)
+
+    back_at = trio.current_time() + 60.0
+    async with open_checked(Down()) as runtime:
+        session = await runtime.session("a")
+        for number in range(40):
+            await session.notify(f"News {number}")
+            await trio.sleep(1.0)
+        await until_quiet(session)
+        told = runtime.notifications()
+        assert [each.notification.state for each in told] == [NotificationState.ACKNOWLEDGED] * 40
+    assert len(failing.requests) < 10
+
+
 async def test_what_a_spent_budget_kept_from_the_model_is_told_when_there_is_more(
     open_checked: Any, autojump_clock: Any
 ) -> None:

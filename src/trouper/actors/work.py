@@ -287,8 +287,8 @@ class Worker:
     async def _wait_deliverable(self) -> None:
         """Let what ends together be told together; after a failure wait longer and longer, unless something new comes; and not while somebody types (B14, B15)."""
         since = trio.current_time()
-        while tried := min((each.attempts for each in self._host.state.notifications.queued if each.wake), default=0):
-            with trio.move_on_at(since + min(_RETELL_MAX_S, 2.0 ** min(tried, 9))) as waiting:
+        while failures := self._host.state.notifications.failures:
+            with trio.move_on_at(since + min(_RETELL_MAX_S, 2.0 ** min(failures, 9))) as waiting:
                 await self._host.watches.wait_notified()
             if waiting.cancelled_caught:
                 break

@@ -106,6 +106,17 @@ class Notifications:
         return tuple(item for item in self.pending.values() if item.state is NotificationState.QUEUED)
 
     @property
+    def failures(self) -> int:
+        """How often in a row those that wait for a turn of their own could not be told.
+
+        A new one does not wait behind others that have always failed together: they may be to blame. Where one that came later has failed as well, it is whoever is
+        told, and each try would only bring all of them nearer to being given up.
+        """
+        attempts = {item.attempts for item in self.queued if item.wake}
+        failed = attempts - {0}
+        return 0 if not failed or (0 in attempts and len(failed) == 1) else max(failed)
+
+    @property
     def delivered(self) -> tuple[Notification, ...]:
         return tuple(item for item in self.pending.values() if item.state is NotificationState.DELIVERED)
 
