@@ -251,9 +251,12 @@ class Answering(PlainScreen):
     async def lines(self) -> AsyncIterator[str]:
         yield self._first
         for wanted, line in self._answers:
-            while wanted not in self._out.stream.getvalue():  # type: ignore[attr-defined]
-                await self._said.wait()
+            await self.shows(wanted)
             yield line
+
+    async def shows(self, wanted: str, *, times: int = 1) -> None:
+        while self._out.stream.getvalue().count(wanted) < times:  # type: ignore[attr-defined]
+            await self._said.wait()
 
 
 async def _answered(
@@ -340,6 +343,89 @@ async def test_a_question_from_before_the_chat_is_shown(tmp_path: Path) -> None:
     assert not check_invariants(tmp_path / "state")
     assert '  ? you are asked "Which colour?"' in page.stream.getvalue().splitlines()
     assert doing[0] == "paint waits for you"
+
+
+class Behind:
+    """A tool that takes its time to stop, and a screen to type on behind the `/cancel` that waits for it."""
+
+    def __init__(self, page: Page) -> None:
+        self.screen = Answering(page, "/cancel")
+        self.stopping, self.may_stop = trio.Event(), trio.Event()
+
+    def tool(self) -> Tool:
+        @tool(background=True)
+        async def dawdle() -> None:
+            """Take its time to stop."""
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    self.stopping.set()
+                    await self.may_stop.wait()
+
+        return dawdle
+
+
+async def test_an_approval_is_for_what_was_shown_when_it_was_typed(tmp_path: Path) -> None:
+    """T4, command line: a line waits for the ones before it; what came up meanwhile was approved, and nobody had looked at it."""
+    asked = [reply(call("run_it", argv=[each])) for each in ("one", "two")]
+    model, page = Scripted([*asked, reply("Done.")]), Page()
+    behind = Behind(page)
+    tools = [run_it, behind.tool()]
+    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+        session = await runtime.session("main")
+        await session.spawn(tools[1], wake="silent")
+
+        async def lines() -> AsyncIterator[str]:
+            yield "/cancel"
+            await behind.stopping.wait()
+            await session.send("go")
+            await behind.screen.shows("/approve call_1_1_0")
+            yield "/approve"
+            await session.deny("call_1_1_0")
+            await behind.screen.shows("/approve call_1_2_0")
+            behind.may_stop.set()
+            await behind.screen.shows("! no call waits for an approval that had been shown by then")
+            assert session.approvals == ("call_1_2_0",)
+            yield "/deny call_1_1_0"
+            await behind.screen.shows("! call 'call_1_1_0' is not waiting for an approval")
+            assert session.approvals == ("call_1_2_0",)
+            yield "/approve"
+            await behind.screen.shows("Done.")
+
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        with trio.fail_after(10):
+            await Chat(hosted, session, behind.screen, LineEditor()).run(lines(), steer=True)
+    assert not check_invariants(tmp_path / "state")
+
+
+async def test_an_answer_is_for_what_was_shown_when_it_was_typed(tmp_path: Path) -> None:
+    """T16, command line: what was typed for one question was the answer to another that had come up meanwhile, be it a secret."""
+    model, page = Scripted([]), Page()
+    behind = Behind(page)
+    tools = [paint, behind.tool()]
+    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+        session = await runtime.session("main")
+        await session.spawn(tools[1], wake="silent")
+
+        async def lines() -> AsyncIterator[str]:
+            yield "/cancel"
+            await behind.stopping.wait()
+            await session.spawn(paint, wake="silent")
+            await behind.screen.shows("Which colour?")
+            yield "/answer blue"
+            await session.decline_question(session.questions[0].id)
+            await session.spawn(paint, wake="silent")
+            await behind.screen.shows("Which colour?", times=2)
+            behind.may_stop.set()
+            await behind.screen.shows("! nobody asks anything that had been shown by then")
+            assert len(session.questions) == 1
+            yield "/answer"
+
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        with trio.fail_after(10):
+            await Chat(hosted, session, behind.screen, LineEditor()).run(lines(), steer=True)
+    assert not check_invariants(tmp_path / "state")
 
 
 @pytest.mark.parametrize("steer", [True, False], ids=["on a terminal", "through a pipe"])

@@ -41,6 +41,17 @@ def test_a_number_means_what_was_shown_with_it_also_when_that_waits_no_longer() 
         numbers.chosen("1 yes", ["b", "c"])
 
 
+def test_a_number_that_waits_no_longer_is_no_word_about_what_waits_alone() -> None:
+    """`/deny 1 not today` refused whatever else was waiting by then."""
+    numbers = Numbers()
+    numbers.to_show(["a", "b"], ["a", "b"])
+    assert numbers.to_show(["c"], ["c"]) == [("c", 3)]
+    with pytest.raises(UsageError, match="number 1 waits no longer; there is 3"):
+        numbers.chosen("1 not today", ["c"])
+    with pytest.raises(UsageError, match="number 3 waits no longer; there is none"):
+        numbers.chosen("3", [])
+
+
 def test_the_first_that_is_shown_with_a_number_has_the_first() -> None:
     """However many were alone before."""
     numbers = Numbers()

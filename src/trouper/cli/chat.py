@@ -18,7 +18,7 @@ from trouper.cli.chat_commands import Quit, attachments_in, command
 from trouper.cli.chat_input import Keys, typed_lines
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
-from trouper.cli.chat_watch import Watch
+from trouper.cli.chat_watch import Seen, Watch
 from trouper.cli.describe import quoted
 from trouper.cli.endings import INTERRUPTED, Stopped
 from trouper.cli.hosting import Hosted, ended_by_signals, hosting
@@ -91,6 +91,8 @@ class Chat:
         self.screen = screen
         self._editor = editor
         self._watch = Watch(session, screen, {tool.name: tool for tool in hosted.tools}, thinking=thinking)
+        #: Of the line that is dealt with.
+        self.seen = Seen()
         self._interrupted_at = -TWICE_S
         #: By Ctrl-C, twice.
         self._left = False
@@ -110,15 +112,16 @@ class Chat:
                     self.screen.redraw()
                     try:
                         if steer:
-                            send, receive = trio.open_memory_channel[str](LINES_AHEAD_MAX)
+                            send, receive = trio.open_memory_channel[tuple[str, Seen]](LINES_AHEAD_MAX)
                             nursery.start_soon(self._read_ahead, lines, send)
-                            async for line in receive:
+                            async for line, self.seen in receive:
                                 await self._line(line)
                         else:
                             async with aclosing(lines) as typed:  # type: ignore[type-var]
                                 async for line in typed:
                                     if line.strip():
                                         self.screen.submitted(line)
+                                        self.seen = self._watch.seen()
                                         if await self._line(line):
                                             await self._wait_turn(self.session.state.turns)
                             await self._wait_quiet()
@@ -144,13 +147,13 @@ class Chat:
     def questions(self) -> Numbers:
         return self._watch.questions
 
-    async def _read_ahead(self, lines: AsyncIterator[str], into: trio.MemorySendChannel[str]) -> None:
+    async def _read_ahead(self, lines: AsyncIterator[str], into: trio.MemorySendChannel[tuple[str, Seen]]) -> None:
         """Keys are taken, and shown, also while a line is dealt with: a command may wait for a tool to stop, or for a summary."""
         async with into, aclosing(lines) as typed:  # type: ignore[type-var]
             async for line in typed:
                 if line.strip():
                     self.screen.submitted(line)
-                    await into.send(line)
+                    await into.send((line, self._watch.seen()))
 
     async def _line(self, line: str) -> bool:
         """Deal with what was typed; whether it was sent to the model."""

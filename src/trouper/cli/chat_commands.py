@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trouper.cli.chat import Chat
 
 HISTORY_SHOWN = 20
+_CALL = re.compile(r"call_[0-9]+_[0-9]+_[0-9]+")
 _STOPPABLE = frozenset({CallPhase.ASKING, CallPhase.HELD, CallPhase.RUNNING})
 
 
@@ -109,26 +111,30 @@ async def _tools(chat: Chat, rest: str) -> None:
 async def _approve(chat: Chat, rest: str) -> None:
     words = rest.split()
     always = "always" in words
-    waiting = chat.session.approvals
+    waiting = _waiting_approvals(chat)
     named = [chat.approvals.chosen(word, waiting)[0] or word for word in words if word != "always"]
-    # Those that were shown: what has come up since, nobody has looked at.
-    calls = named or chat.approvals.shown(waiting)
-    if not calls:
-        raise UsageError("no call waits for an approval")
-    for call in calls:
+    for call in named or waiting:
         await chat.session.approve(call, always=always, by="chat")
 
 
 async def _deny(chat: Chat, rest: str) -> None:
-    waiting = list(chat.session.approvals)
-    if not waiting:
-        raise UsageError("no call waits for an approval")
+    waiting = _waiting_approvals(chat)
     call, reason = chat.approvals.chosen(rest, waiting)
     if call is None:
         first, _, others = rest.partition(" ")
-        call, reason = (first, others) if first in waiting else (None, rest)
+        # An id is one also when its call waits no longer: the others are not meant.
+        call, reason = (first, others) if _CALL.fullmatch(first) else (None, rest)
     for each in waiting if call is None else [call]:
         await chat.session.deny(each, reason)
+
+
+def _waiting_approvals(chat: Chat) -> list[str]:
+    """Those that the user had seen: what has come up since, nobody has looked at."""
+    now = chat.session.approvals
+    waiting = [call for call in chat.seen.approvals if call in now]
+    if not waiting:
+        raise UsageError("no call waits for an approval" + (" that had been shown by then" if now else ""))
+    return waiting
 
 
 async def _history(chat: Chat, rest: str) -> None:
@@ -167,14 +173,14 @@ async def _memory(chat: Chat, rest: str) -> None:
 
 
 async def _answer(chat: Chat, rest: str) -> None:
-    waiting = {each.id: each for each in chat.session.questions}
-    shown = chat.questions.shown(waiting)
-    if not shown:
-        raise UsageError("nobody asks anything")
+    now = {each.id: each for each in chat.session.questions}
+    waiting = {id: now[id] for id in chat.seen.questions if id in now}
+    if not waiting:
+        raise UsageError("nobody asks anything" + (" that had been shown by then" if now else ""))
     chosen, text = chat.questions.chosen(rest, waiting)
-    if chosen is None and len(shown) > 1:
-        raise UsageError(f"{len(shown)} questions wait for an answer; say which: /answer NUMBER TEXT")
-    asked = waiting[chosen or shown[0]]
+    if chosen is None and len(waiting) > 1:
+        raise UsageError(f"{len(waiting)} questions wait for an answer; say which: /answer NUMBER TEXT")
+    asked = waiting[chosen or next(iter(waiting))]
     if not text:
         await chat.session.decline_question(asked.id)
         return

@@ -19,11 +19,14 @@ class Numbers:
         self._of: dict[str, int | None] = {}
 
     def to_show(self, come_up: Iterable[str], waiting: Collection[str]) -> list[tuple[str, int | None]]:
-        """What is to be shown now that these have come up: nothing twice; and when more than one waits, all that was not yet shown with its number."""
+        """What is to be shown now that these have come up: nothing twice; and when more than one waits, all that was not yet shown with its number.
+
+        Once there were numbers, also what waits alone has one: a number that comes late would be taken for a word.
+        """
         self._of = {id: number for id, number in self._of.items() if id in waiting}
         new = [id for id in come_up if id in waiting and id not in self._of]
         self._of.update(dict.fromkeys(new))
-        if len(waiting) < 2 or not new:
+        if not new or (len(waiting) < 2 and not self._last):
             return [(id, None) for id in new]
         return [(id, self._numbered(id)) for id, number in self._of.items() if number is None]
 
@@ -40,9 +43,9 @@ class Numbers:
         """What a text that begins with a number is about, and the rest of it; `None` if it names none."""
         word, *rest = text.split(maxsplit=1) or [""]
         numbered = {number: id for id, number in self._of.items() if number is not None and id in waiting}
-        # Where no number was shown, one is what the user wants to say. So is a longer one than was ever shown.
-        if not numbered or not _NUMBER.fullmatch(word) or int(word) > self._last:
+        # Where no number was ever shown, one is what the user wants to say. So is a longer one than any that was.
+        if not _NUMBER.fullmatch(word) or int(word) > self._last:
             return None, text
         if int(word) not in numbered:
-            raise UsageError(f"number {word} waits no longer; there is {', '.join(map(str, numbered))}")
+            raise UsageError(f"number {word} waits no longer; there is {', '.join(map(str, numbered)) or 'none'}")
         return numbered[int(word)], "".join(rest)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import trio
+from attrs import frozen
 
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import Screen
@@ -40,6 +41,14 @@ _QUIET = frozenset({"end_turn", "stop_sequence"})
 _APPROVAL_CHARS_MAX = 4_000
 #: Of what somebody else has sent.
 _INPUT_CHARS_MAX = 1_000
+
+
+@frozen
+class Seen:
+    """What had been shown, and waited for an answer, when the user pressed Enter: the line is about nothing else, however late its turn comes."""
+
+    approvals: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
 
 
 class Watch:
@@ -91,6 +100,13 @@ class Watch:
             if recorded in self._sent:
                 self._sent.remove(recorded)
             raise
+
+    def seen(self) -> Seen:
+        questions = [each.id for each in self._session.questions]
+        return Seen(
+            tuple(self.approvals.shown(self._session.approvals)),
+            tuple(self.questions.shown(questions)),
+        )
 
     async def wait(self, condition: Callable[[], bool]) -> None:
         """Until `condition` holds; looked at after each event, when everything up to it was shown."""
