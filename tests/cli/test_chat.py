@@ -436,6 +436,55 @@ async def test_what_a_turn_waits_for_can_be_answered_by_the_next_line(tmp_path: 
     assert "Done." in said
 
 
+async def test_lines_through_a_pipe_wait_for_the_turn_also_behind_an_approval(tmp_path: Path) -> None:
+    """T4, command line: an answer was for the first of two calls that wait, the next one came too early and was lost, and what was to be the next prompt went into the turn."""
+    two = reply(call("run_it", argv=["one"]), call("run_it", argv=["two"]))
+    model = Scripted([two, reply(call("run_it", argv=["three"])), reply("Done."), reply("Welcome.")])
+    lines = ["go", "/approve", "/approve", "thanks"]
+    said = await _piped(tmp_path, model, [run_it], *lines)
+    assert [line[2:] for line in said if line.startswith("> ")] == lines
+    assert said[said.index("> thanks") - 1 :] == ["Done.", "> thanks", "Welcome."]
+    assert "! no call waits for an approval" not in said
+
+
+async def test_lines_through_a_pipe_wait_for_the_turn_also_when_a_task_asks(tmp_path: Path) -> None:
+    """T16, command line: what a task asks holds up no turn, and is answered when the user likes."""
+    model = Scripted([reply(call("ponder_briefly")), reply("Done."), reply("Welcome.")])
+    said = await _piped(tmp_path, model, [paint, ponder_briefly], "go", "thanks", "/answer blue", spawn=paint)
+    assert said[said.index("> thanks") - 1 :][:3] == ["Done.", "> thanks", "Welcome."]
+    assert any("succeeded" in line for line in said)
+
+
+@tool
+async def ponder_briefly() -> str:
+    """Let others go first."""
+    await trio.testing.wait_all_tasks_blocked()
+    return "so it is"
+
+
+async def _piped(tmp_path: Path, model: Model, tools: list[Tool], *lines: str, spawn: Tool | None = None) -> list[str]:
+    """What comes out of a chat to which somebody has piped these lines; if with a task, then one that asks something already."""
+    page = Page()
+
+    async def piped() -> AsyncIterator[str]:
+        for line in lines:
+            yield line
+
+    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        session = await runtime.session("main")
+        if spawn is not None:
+            with session.watch() as events:
+                await session.spawn(spawn, wake="silent")
+                async for event in events:
+                    if isinstance(event, QuestionAsked):
+                        break
+        with trio.fail_after(10):
+            await Chat(hosted, session, PlainScreen(page), LineEditor()).run(piped(), steer=False)
+    assert not check_invariants(tmp_path / "state")
+    return page.stream.getvalue().splitlines()
+
+
 async def test_what_another_program_sends_is_shown_and_what_the_user_sends_is_not_shown_twice(tmp_path: Path) -> None:
     """Command line: `trouper sessions send` reaches a chat; there stood only an answer, to nobody knew what."""
     model, page = Simulated(), Page()

@@ -122,8 +122,8 @@ class Chat:
                                     if line.strip():
                                         self.screen.submitted(line)
                                         self.seen = self._watch.seen()
-                                        if await self._line(line):
-                                            await self._wait_turn(self.session.state.turns)
+                                        await self._line(line)
+                                        await self._wait_turn(self.session.state.turns)
                             await self._wait_quiet()
                     except Quit:
                         pass
@@ -155,12 +155,11 @@ class Chat:
                     self.screen.submitted(line)
                     await into.send((line, self._watch.seen()))
 
-    async def _line(self, line: str) -> bool:
-        """Deal with what was typed; whether it was sent to the model."""
+    async def _line(self, line: str) -> None:
         try:
             if line.startswith("/"):
                 await command(self, line)
-                return False
+                return
             attached = attachments_in(line)
             for name in attached.files:
                 self.screen.say(f"  with {clean_line(name)}", "dim")
@@ -168,10 +167,8 @@ class Chat:
                 self.screen.say(f"  ({clean_line(remark)})", "yellow")
             with self._watch.sending(line):
                 await self.session.send(line, attachments=attached.files)
-            return True
         except TrouperError as error:
             self.screen.say(f"! {clean_message(error.message)}", "red")
-            return False
 
     async def _wait_turn(self, turn: int) -> None:
         """Until this turn was shown to its end, and nothing waits for the next; or until it asks for something, which only a next line can answer."""
@@ -201,7 +198,11 @@ class Chat:
         return self.questions.shown([each.id for each in self.session.questions])
 
     def _is_asked(self) -> bool:
-        return bool(self.approvals.shown(self.session.approvals) or self._asked())
+        """Whether the turn waits for the user, who has seen all that it waits for; what a task asks holds up no turn."""
+        approvals = self.session.approvals
+        questions = [each.id for each in self.session.questions if each.task_id is None]
+        shown = len(self.approvals.shown(approvals)) + len(self.questions.shown(questions))
+        return 0 < shown == len(approvals) + len(questions)
 
     def _greet(self) -> None:
         session, say = self.session, self.screen.say
