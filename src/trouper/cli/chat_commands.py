@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 
 HISTORY_SHOWN = 20
 _CALL = re.compile(r"call_[0-9]+_[0-9]+_[0-9]+")
+#: At the beginning of a word, or of what is in parentheses.
+_AT = re.compile(r"""(?<![^\s(])@(?:(?P<quote>["'])(?P<quoted>.+?)(?P=quote)|(?P<bare>(?:\\.|\S)+))""")
+_ESCAPED = re.compile(r"\\(.)")
+_PUNCTUATION = ".,;:!?)"
 _STOPPABLE = frozenset({CallPhase.ASKING, CallPhase.HELD, CallPhase.RUNNING})
 
 
@@ -225,17 +228,17 @@ class Attached:
 
 
 def attachments_in(line: str) -> Attached:
-    """A word with @ that is no file is just a word; if it looks like a path, the user hears of it."""
-    try:
-        words = shlex.split(line)
-    except ValueError:  # An apostrophe, most likely.
-        words = line.split()
+    """A word with @ that is no file is just a word; if it looks like a path, the user hears of it.
+
+    As in a shell, quotes or backslashes hold a name with spaces together; any other quote is an apostrophe.
+    """
     files: dict[str, None] = {}
     remarks: dict[str, None] = {}
-    for word in words:
-        if len(word) < 2 or word[0] != "@":
-            continue
-        path = os.path.expanduser(word[1:])
+    for found in _AT.finditer(line):
+        word = found[0]
+        path = os.path.expanduser(found["quoted"] or _ESCAPED.sub(r"\1", found["bare"]))
+        if not os.path.exists(path):
+            path = path.rstrip(_PUNCTUATION) or path  # Of the sentence, then.
         if os.path.isfile(path):
             files[path] = None
         elif os.path.isdir(path):
