@@ -21,6 +21,7 @@ from trouper.cli.endings import Stopped
 from trouper.cli.hosting import Hosted, ended_by_signals
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.terminal import Terminal
+from trouper.core.events import ApprovalRequested
 from trouper.core.live import QuestionAsked
 from trouper.core.messages import Outcome, ToolAnswer
 from trouper.models import Model, Scripted, Simulated, call, reply
@@ -343,6 +344,25 @@ async def test_a_question_from_before_the_chat_is_shown(tmp_path: Path) -> None:
     assert not check_invariants(tmp_path / "state")
     assert '  ? you are asked "Which colour?"' in page.stream.getvalue().splitlines()
     assert doing[0] == "paint waits for you"
+
+
+async def test_a_call_from_before_the_chat_is_shown_by_its_name(tmp_path: Path) -> None:
+    """T11: in a turn that was taken up, what was approved ran as `call_1_1_0`."""
+    model, page = Scripted([reply(call("run_it", argv=["one"])), reply("Done.")]), Page()
+    async with open_runtime(tmp_path / "state", model=model, tools=[run_it]) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [run_it])
+        session = await runtime.session("main")
+        with session.watch() as events:
+            await session.send("go")
+            async for event in events:
+                if isinstance(event, ApprovalRequested):
+                    break
+        screen = Answering(page, "/approve", ("Done.", "/quit"))
+        with trio.fail_after(10):
+            await Chat(hosted, session, screen, LineEditor()).run(screen.lines(), steer=True)
+    assert not check_invariants(tmp_path / "state")
+    said = page.stream.getvalue().splitlines()
+    assert "  ● Run It" in said and not any("✓ call_1_1_0" in line for line in said)
 
 
 class Behind:

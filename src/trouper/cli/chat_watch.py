@@ -76,6 +76,7 @@ class Watch:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with self._session.watch() as events:
             self.state = self._session.state
+            self._know_calls()
             self._ask_all()  # A run that was taken up may have asked before anybody looked.
             self._screen.status(self._doing())
             task_status.started()
@@ -152,11 +153,17 @@ class Watch:
             case CaughtUp():
                 screen.say("  (some live text was missed; the journal has it)", "dim")
                 self._sent.clear()
+                self._know_calls()
                 self._ask_all()
             case TurnEnded():
                 self._tell_turn(event)
             case _:
                 self._tell_rest(event)
+
+    def _know_calls(self) -> None:
+        """Of a reply that came before anybody looked."""
+        if self.state.turn is not None:
+            self._calls.update({call.id: (call.request.name, call.request.arguments) for call in self.state.turn.calls})
 
     def _ask_all(self) -> None:
         self._ask_approvals([call for call, _ in self.state.approvals])
