@@ -135,12 +135,20 @@ def test_a_signal_as_the_agent_is_started_leaves_neither_process_nor_files(
         assert agent.poll() == -signal.SIGKILL and not list(tmp_path.iterdir())
 
 
-def test_a_window_that_is_closed_during_the_demo_leaves_no_files_behind(tmp_path: Path) -> None:
-    """I21: the terminal is gone, and nobody would look for them."""
+def test_a_terminal_that_hangs_up_during_the_demo_leaves_no_files_behind(tmp_path: Path) -> None:
+    """I21: nobody would look for them."""
     with AtTerminal("demo", TMPDIR=str(tmp_path)) as terminal:
         terminal.wait_for("agent: process")
         terminal.kill(signal.SIGHUP)
         assert terminal.wait_end() == 128 + signal.SIGHUP
+    assert not list(tmp_path.glob("trouper-demo-*"))
+
+
+def test_a_window_that_is_closed_during_the_demo_ends_it_as_the_signal_says(tmp_path: Path) -> None:
+    """I21, exit codes: the terminal is gone with its signal; that nothing can be written to it any more was told as a fault of the disk, 74."""
+    with AtTerminal("demo", TMPDIR=str(tmp_path)) as terminal:
+        terminal.wait_for("agent: process")
+        assert terminal.close_window() == 128 + signal.SIGHUP
     assert not list(tmp_path.glob("trouper-demo-*"))
 
 

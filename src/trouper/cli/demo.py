@@ -110,7 +110,10 @@ def _stopped_by_signals() -> Iterator[None]:
     codes = ending_signals()
     del codes[signal.SIGINT]
 
+    came: list[int] = []
+
     def stop(number: int, frame: object) -> None:
+        came.append(number)
         raise Stopped(codes[number])
 
     if threading.current_thread() is not threading.main_thread():
@@ -119,6 +122,10 @@ def _stopped_by_signals() -> Iterator[None]:
     before = {number: signal.signal(number, stop) for number in codes}
     try:
         yield
+    except OSError:
+        if came:  # The terminal is gone, and so the last words of the stage were lost.
+            raise Stopped(codes[came[0]]) from None
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
