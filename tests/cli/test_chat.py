@@ -456,6 +456,15 @@ async def test_what_a_turn_waits_for_can_be_answered_by_the_next_line(tmp_path: 
     assert "Done." in said
 
 
+async def test_a_secret_that_is_answered_does_not_stay_on_the_screen(tmp_path: Path) -> None:
+    """T16, security: it stood in whatever the output of the chat went to."""
+    asked = reply(call("ask_user", questions=[{"text": "Which key?", "secret": True}]))
+    said = await _piped(tmp_path, Scripted([asked, reply("Done.")]), [ask_user], "go", "/answer hunter2", "/answer x")
+    assert "> /answer (not shown: a secret is asked for)" in said and "> /answer x" in said
+    assert not any("hunter2" in line for line in said)
+    assert not check_invariants(tmp_path / "state", secrets=["hunter2"])
+
+
 async def test_lines_through_a_pipe_wait_for_the_turn_also_behind_an_approval(tmp_path: Path) -> None:
     """T4, command line: an answer was for the first of two calls that wait, the next one came too early and was lost, and what was to be the next prompt went into the turn."""
     two = reply(call("run_it", argv=["one"]), call("run_it", argv=["two"]))

@@ -50,6 +50,13 @@ def test_history_comes_back_and_what_was_begun_too() -> None:
     assert editor.text == "thi"
 
 
+def test_a_line_that_is_to_be_forgotten_does_not_come_back() -> None:
+    editor, _ = typed(b"first\r", b"hush\r", b"thi\x1b[A")
+    editor.forget("hush")
+    editor.feed(b"\x1b[B\x1b[A")
+    assert editor.text == "first"
+
+
 def test_pasted_lines_are_text_until_enter() -> None:
     editor, actions = typed(b"\x1b[200~one\r\ntwo\x1b[201~")
     assert actions == [] and editor.text == "one\ntwo"

@@ -120,7 +120,7 @@ class Chat:
                             async with aclosing(lines) as typed:  # type: ignore[type-var]
                                 async for line in typed:
                                     if line.strip():
-                                        self.screen.submitted(line)
+                                        self._show_line(line)
                                         self.seen = self._watch.seen()
                                         await self._line(line)
                                         await self._wait_turn(self.session.state.turns)
@@ -152,8 +152,16 @@ class Chat:
         async with into, aclosing(lines) as typed:  # type: ignore[type-var]
             async for line in typed:
                 if line.strip():
-                    self.screen.submitted(line)
+                    self._show_line(line)
                     await into.send((line, self._watch.seen()))
+
+    def _show_line(self, line: str) -> None:
+        """What was sent stays on the screen, or in the file that a pipe ends in, and among the lines to recall: a secret does not."""
+        asked = [question for each in self.session.questions for question in each.questions]
+        if line.startswith("/answer") and any(question.secret for question in asked):
+            self._editor.forget(line)
+            line = "/answer (not shown: a secret is asked for)"
+        self.screen.submitted(line)
 
     async def _line(self, line: str) -> None:
         try:

@@ -167,6 +167,10 @@ class LineEditor:
     def clear(self) -> None:
         self.text, self.cursor, self._place, self._told_full = "", 0, None, False
 
+    def forget(self, line: str) -> None:
+        """Nobody is to recall this line."""
+        self.history = [kept for kept in self.history if kept != line]
+
     def _finish(self) -> Typed:
         text = self.text
         self.clear()
