@@ -346,6 +346,33 @@ async def test_a_question_from_before_the_chat_is_shown(tmp_path: Path) -> None:
     assert doing[0] == "paint waits for you"
 
 
+async def test_an_impatient_second_cancel_stops_nothing_else(tmp_path: Path) -> None:
+    """L21, command line: its turn came when the first was through, and it stopped what had begun meanwhile."""
+    model, page = Scripted([]), Page()
+    behind = Behind(page)
+    tools = [paint, behind.tool()]
+    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+        session = await runtime.session("main")
+        await session.spawn(tools[1], wake="silent")
+
+        async def lines() -> AsyncIterator[str]:
+            yield "/cancel"
+            await behind.stopping.wait()
+            yield "/cancel"
+            await session.spawn(paint, wake="silent")
+            await behind.screen.shows("Which colour?")
+            behind.may_stop.set()
+            await behind.screen.shows("! nothing is at work that could be cancelled")
+            assert len(session.questions) == 1
+            yield "/cancel"
+            await behind.screen.shows("cancelled: ", times=2)
+
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        with trio.fail_after(10):
+            await Chat(hosted, session, behind.screen, LineEditor()).run(lines(), steer=True)
+    assert not check_invariants(tmp_path / "state")
+
+
 async def test_a_call_from_before_the_chat_is_shown_by_its_name(tmp_path: Path) -> None:
     """T11: in a turn that was taken up, what was approved ran as `call_1_1_0`."""
     model, page = Scripted([reply(call("run_it", argv=["one"])), reply("Done.")]), Page()

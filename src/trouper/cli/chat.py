@@ -92,7 +92,7 @@ class Chat:
         self._editor = editor
         self._watch = Watch(session, screen, {tool.name: tool for tool in hosted.tools}, thinking=thinking)
         #: Of the line that is dealt with.
-        self.seen = Seen()
+        self.seen = self._watch.seen()
         self._interrupted_at = -TWICE_S
         #: By Ctrl-C, twice.
         self._left = False

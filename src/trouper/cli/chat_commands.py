@@ -73,20 +73,26 @@ async def _tasks(chat: Chat, rest: str) -> None:
 
 async def _cancel(chat: Chat, rest: str) -> None:
     if not rest:
-        rest = _only_one_at_work(chat.session.state)
+        rest = _only_one_at_work(chat)
     await chat.session.cancel(rest, "cancelled in the chat")
 
 
-def _only_one_at_work(state: State) -> str:
-    work: dict[str, str] = {task.id: task.about.title for task in state.tasks.live.values()}
-    calls = state.turn.calls if state.turn is not None else ()
-    work |= {call.id: call.request.name for call in calls if call.phase in _STOPPABLE}
+def _only_one_at_work(chat: Chat) -> str:
+    """Of what the user had seen: what has begun since is not meant."""
+    now = _at_work(chat.session.state)
+    work = {id: what for id, what in _at_work(chat.seen.state).items() if id in now}
     if not work:
         raise UsageError("nothing is at work that could be cancelled")
     if len(work) > 1:
         listed = ", ".join(f"{id} ({clean_line(what, 40)})" for id, what in work.items())
         raise UsageError(f"cancel which? /cancel ID: {listed}")
     return next(iter(work))
+
+
+def _at_work(state: State) -> dict[str, str]:
+    work: dict[str, str] = {task.id: task.about.title for task in state.tasks.live.values()}
+    calls = state.turn.calls if state.turn is not None else ()
+    return work | {call.id: call.request.name for call in calls if call.phase in _STOPPABLE}
 
 
 async def _compact(chat: Chat, rest: str) -> None:

@@ -45,10 +45,12 @@ _INPUT_CHARS_MAX = 1_000
 
 @frozen
 class Seen:
-    """What had been shown, and waited for an answer, when the user pressed Enter: the line is about nothing else, however late its turn comes."""
+    """What had been shown when the user pressed Enter: the line is about nothing else, however late its turn comes."""
 
-    approvals: tuple[str, ...] = ()
-    questions: tuple[str, ...] = ()
+    state: State
+    #: What waited for an answer.
+    approvals: tuple[str, ...]
+    questions: tuple[str, ...]
 
 
 class Watch:
@@ -105,6 +107,7 @@ class Watch:
     def seen(self) -> Seen:
         questions = [each.id for each in self._session.questions]
         return Seen(
+            self.state,
             tuple(self.approvals.shown(self._session.approvals)),
             tuple(self.questions.shown(questions)),
         )
