@@ -62,4 +62,7 @@ def is_anything_left(session: Session) -> bool:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    try:
+        trio.run(main)
+    except KeyboardInterrupt:
+        print("stopped; run it again, and it goes on")
