@@ -109,7 +109,9 @@ def _from_file(name: str, near: Path | None) -> ModuleType:
     places = [Path(name), *([near / name] if near is not None else [])]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        raise UsageError(f"there is no file {name!r} with tools; check the path (of several, give each its own --tools)", tools=name)
+        raise UsageError(
+            f"there is no file {name!r} with tools; check the path (of several, give each its own --tools)", tools=name
+        )
     module_name = f"trouper_tools_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None
