@@ -30,18 +30,22 @@ def class_reader(cls: type, converter: Converter, repeated: Collection[str] = ()
     hints = typing.get_type_hints(cls)
     names: dict[str, Any] = {"cls": cls}
     arguments: list[str] = []
+    is_one_for_all = True
     for field in attrs.fields(cls):
         name, default = field.name, field.default
         argument = _reading(f"value['{name}']", hints[name], name, names, converter)
         if name in repeated:
             argument = f"({argument}) if '{name}' in value else other.{name}"
+        elif isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+            names[f"make_{name}"] = default.factory
+            argument = f"({argument}) if '{name}' in value else make_{name}()"
         elif default is not attrs.NOTHING:
-            # Told to take nothing, a class makes the default itself.
-            names[f"default_{name}"] = attrs.NOTHING if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+            names[f"default_{name}"] = default
             argument = f"({argument}) if '{name}' in value else default_{name}"
         arguments.append(argument)
+        is_one_for_all &= f"default_{name}" in names
     made = f"cls({', '.join(arguments)})"
-    if all(names.get(f"default_{field.name}", attrs.NOTHING) is not attrs.NOTHING for field in attrs.fields(cls)):
+    if is_one_for_all:
         # Values are frozen: one will do for all.
         names["empty"] = cls()
         made = f"empty if value == {{}} else {made}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from attrs import field
+import msgspec
 
 from trouper.core.growing import Growing
 from trouper.core.messages import Message, Outcome, Part, ProviderPart, Text, Thinking, ToolAnswer, ToolCall
@@ -21,7 +21,7 @@ LOST_OUTCOME = "No outcome of this call was recorded: it may or may not have don
 
 @frozen(frequent=True)
 class History:
-    messages: Growing[Message] = field(factory=Growing)
+    messages: Growing[Message] = msgspec.field(default_factory=Growing)
     #: Estimated tokens of all messages.
     tokens: int = 0
     #: Holds for all messages but an open end: the last one may still wait for its answers.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Literal, NoReturn, TypeAlias
 
-from attrs import field
+import msgspec
 
 from trouper._errors import InternalError
 from trouper.core import compaction, notification, schedule, task
@@ -57,7 +57,7 @@ from trouper.core.schedule import ScheduleEvent, Schedules
 from trouper.core.settings import TurnOptions
 from trouper.core.task_events import TaskEvent
 from trouper.core.task_record import Tasks
-from trouper.core.values import changed, changer, fields_changer, frozen
+from trouper.core.values import changed, frozen, replaced
 
 #: What a warning is about, if it is the time of a turn; all the others are about a whole session or runtime.
 WALL_TIME = "wall_s"
@@ -145,7 +145,7 @@ class Spent:
     tool_calls: int = 0
 
 
-@frozen(slots=False)
+@frozen(frequent=True)
 class Turn:
     """The turn that runs."""
 
@@ -197,12 +197,12 @@ class EndedTurn:
     compaction: Usage = NO_USAGE
 
 
-@frozen(slots=False)
+@frozen(frequent=True)
 class State:
     session: str = ""
     phase: Phase = NEW
     system: str | None = None
-    history: History = field(factory=History)
+    history: History = msgspec.field(default_factory=History)
     queue: tuple[Input, ...] = ()
     #: An interrupt or the end of the process came between: what is queued waits for the user's next word.
     held: bool = False
@@ -242,22 +242,6 @@ def _no_turn(state: State) -> NoReturn:
     raise InternalError(f"session {state.session!r} has no turn in phase {state.phase.value!r}; please report this")
 
 
-_turn_with, _state_with = changer(Turn), changer(State)
-#: What the events of every turn and of every step change.
-_state_told = fields_changer(State, "phase", "queue", "held")
-_state_begun = fields_changer(State, "phase", "history", "queue", "turns", "turn", "carrying")
-_turn_with_calls = fields_changer(Turn, "calls")
-_turn_replied = fields_changer(Turn, "usage", "text", "calls", "draft_text", "draft_thinking")
-_turn_settled = fields_changer(Turn, "calls", "fingerprint", "repeats", "restarts")
-_turn_stepped = fields_changer(Turn, "step", "asks", "calls", "draft_text", "draft_thinking", "progressed", "restarts")
-_state_acting = fields_changer(State, "phase", "turn", "approvals")
-_state_replied = fields_changer(State, "phase", "turn", "history", "spent", "reported", "estimated_then")
-_state_settled = fields_changer(State, "phase", "turn", "history")
-_state_stepped = fields_changer(State, "phase", "turn", "spent")
-_state_ended = fields_changer(
-    State, "phase", "turn", "compacting", "last", "spent", "approvals", "carrying", "held", "history"
-)
-
 Event: TypeAlias = TurnEvent | TaskEvent | NotificationEvent | ScheduleEvent
 
 
@@ -271,27 +255,27 @@ def evolve(state: State, event: Event) -> State:
     if state.phase is NEW or state.phase is CLOSED:
         raise InternalError(f"{kind.__name__} in a session that is {state.phase.value!r}; please report this journal")
     name, evolve_part = _PARTS[kind]
-    return _state_with(state, **{name: evolve_part(getattr(state, name), event)})
+    return replaced(state, **{name: evolve_part(getattr(state, name), event)})
 
 
 def _opened(state: State, event: SessionOpened, phase: Phase) -> State:
-    return _state_with(state, session=event.session, phase=phase, system=event.system)
+    return replaced(state, session=event.session, phase=phase, system=event.system)
 
 
 def _configured(state: State, event: SessionConfigured, phase: Phase) -> State:
-    return _state_with(state, phase=phase, system=event.system)
+    return replaced(state, phase=phase, system=event.system)
 
 
 def _received(state: State, event: InputReceived, phase: Phase) -> State:
     parts: tuple[Part, ...] = event.attachments
     if event.text or not parts:
         parts = (Text(event.text), *parts)
-    return _state_told(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))), held=False)
+    return replaced(state, phase=phase, queue=(*state.queue, Input(Message("user", parts, event.kind))), held=False)
 
 
 def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
     turn = Turn(event.turn, event.at, event.options, event.deadline_at, state.system, since=len(state.history.messages))
-    return _state_begun(
+    return replaced(
         state,
         phase=phase,
         history=_with_queue(state),
@@ -304,8 +288,8 @@ def _turn_started(state: State, event: TurnStarted, phase: Phase) -> State:
 
 def _inputs_taken(state: State, event: InputsTaken, phase: Phase) -> State:
     # New words from the user are progress: whatever repeated before starts anew.
-    turn = _turn_with(state.in_turn, repeats=0)
-    return _state_with(state, phase=phase, turn=turn, history=_with_queue(state), queue=())
+    turn = replaced(state.in_turn, repeats=0)
+    return replaced(state, phase=phase, turn=turn, history=_with_queue(state), queue=())
 
 
 def _with_queue(state: State) -> History:
@@ -322,7 +306,7 @@ def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
     if event.step != turn.step:
         spent = Spent(spent.usage, spent.compaction, spent.steps + 1, spent.tool_calls)
         restarts = 0
-    turn = _turn_stepped(
+    turn = replaced(
         turn,
         step=event.step,
         asks=turn.asks + 1,
@@ -332,18 +316,18 @@ def _step_started(state: State, event: StepStarted, phase: Phase) -> State:
         progressed=False,
         restarts=restarts,
     )
-    return _state_stepped(state, phase=phase, turn=turn, spent=spent)
+    return replaced(state, phase=phase, turn=turn, spent=spent)
 
 
 def _progressed(state: State, event: ModelProgressed, phase: Phase) -> State:
     turn = state.in_turn
-    turn = _turn_with(
+    turn = replaced(
         turn,
         draft_text=turn.draft_text + event.text,
         draft_thinking=turn.draft_thinking + event.thinking,
         progressed=True,
     )
-    return _state_with(state, phase=phase, turn=turn)
+    return replaced(state, phase=phase, turn=turn)
 
 
 def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
@@ -362,7 +346,7 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
     usage = usage + event.retried
     if calls or _worth_keeping(message):
         history = history.append(message)
-    turn = _turn_replied(
+    turn = replaced(
         turn,
         usage=turn.usage + usage,
         text=message.text,
@@ -371,22 +355,20 @@ def _replied(state: State, event: ModelReplied, phase: Phase) -> State:
         draft_thinking="",
     )
     spent = Spent(spent.usage + usage, spent.compaction, spent.steps, spent.tool_calls + len(calls))
-    return _state_replied(
-        state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then
-    )
+    return replaced(state, phase=phase, turn=turn, history=history, spent=spent, reported=reported, estimated_then=then)
 
 
 def _failed(state: State, event: ModelFailed, phase: Phase) -> State:
     turn = state.in_turn
     text = event.partial.text if event.partial is not None else ""
-    turn = _turn_with(turn, usage=turn.usage + event.usage, text=text or turn.text, draft_text="", draft_thinking="")
+    turn = replaced(turn, usage=turn.usage + event.usage, text=text or turn.text, draft_text="", draft_thinking="")
     spent = changed(state.spent, usage=state.spent.usage + event.usage)
-    return _state_with(state, phase=phase, turn=turn, spent=spent, history=_with_partial(state.history, event.partial))
+    return replaced(state, phase=phase, turn=turn, spent=spent, history=_with_partial(state.history, event.partial))
 
 
 def _approval_requested(state: State, event: ApprovalRequested, phase: Phase) -> State:
     state = _with_call(state, event.call, phase, ASKING)
-    return _state_with(state, approvals=(*state.approvals, (event.call, event.expires_at)))
+    return replaced(state, approvals=(*state.approvals, (event.call, event.expires_at)))
 
 
 def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
@@ -401,10 +383,10 @@ def _approval_given(state: State, event: ApprovalGiven, phase: Phase) -> State:
     if event.always:
         name = next(call.request.name for call in turn.calls if call.id == event.call)
         always = tuple(sorted({*always, name}))
-    return _state_with(
+    return replaced(
         state,
         phase=phase,
-        turn=_turn_with(turn, calls=calls),
+        turn=replaced(turn, calls=calls),
         always=always,
         approvals=tuple(pair for pair in state.approvals if pair[0] != event.call),
     )
@@ -426,7 +408,7 @@ def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
             for call in turn.calls
         ]
     )
-    return _state_acting(state, phase=phase, turn=_turn_with_calls(turn, calls=calls), approvals=state.approvals)
+    return replaced(state, phase=phase, turn=replaced(turn, calls=calls), approvals=state.approvals)
 
 
 def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
@@ -448,7 +430,7 @@ def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
     approvals = state.approvals
     if approvals:
         approvals = tuple(pair for pair in approvals if pair[0] != event.call)
-    return _state_acting(state, phase=phase, turn=_turn_with_calls(turn, calls=calls), approvals=approvals)
+    return replaced(state, phase=phase, turn=replaced(turn, calls=calls), approvals=approvals)
 
 
 def _with_call(
@@ -458,7 +440,7 @@ def _with_call(
     calls = tuple(
         changed(call, phase=call_phase, answer_by=answer_by) if call.id == call_id else call for call in turn.calls
     )
-    return _state_with(state, phase=phase, turn=_turn_with(turn, calls=calls))
+    return replaced(state, phase=phase, turn=replaced(turn, calls=calls))
 
 
 def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
@@ -475,8 +457,8 @@ def _settled(state: State, event: ToolsSettled, phase: Phase) -> State:
     fingerprint = tuple(seen)
     repeats = turn.repeats + 1 if fingerprint == turn.fingerprint else 1
     # What comes next, be it a compaction, is not what the processes died of that ended while the calls ran or waited.
-    turn = _turn_settled(turn, calls=(), fingerprint=fingerprint, repeats=repeats, restarts=0)
-    return _state_settled(state, phase=phase, turn=turn, history=state.history.append(Message("tool", tuple(answers))))
+    turn = replaced(turn, calls=(), fingerprint=fingerprint, repeats=repeats, restarts=0)
+    return replaced(state, phase=phase, turn=turn, history=state.history.append(Message("tool", tuple(answers))))
 
 
 def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:
@@ -484,7 +466,7 @@ def _loop_warned(state: State, event: LoopWarned, phase: Phase) -> State:
         f"(Note: the same tool call has now given the same result {event.repeats} times in a row. Repeating it will not help: "
         "use what you have, try something else, or tell the user what is in the way.)"
     )
-    return _state_with(state, phase=phase, history=state.history.append(Message("user", (Text(text),), "note")))
+    return replaced(state, phase=phase, history=state.history.append(Message("user", (Text(text),), "note")))
 
 
 def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
@@ -492,19 +474,19 @@ def _mismatched(state: State, event: OutputMismatched, phase: Phase) -> State:
         f"(Your reply does not follow the required JSON Schema: {event.problem}\n"
         "Reply again with nothing but JSON that follows it.)"
     )
-    return _state_with(
+    return replaced(
         state,
         phase=phase,
         history=state.history.append(Message("user", (Text(text),), "note")),
-        turn=_turn_with(state.in_turn, corrected=True),
+        turn=replaced(state.in_turn, corrected=True),
     )
 
 
 def _budget_warned(state: State, event: BudgetWarned, phase: Phase) -> State:
     if event.what == WALL_TIME:
-        return _state_with(state, phase=phase, turn=_turn_with(state.in_turn, time_warned=True))
+        return replaced(state, phase=phase, turn=replaced(state.in_turn, time_warned=True))
     others = tuple(told for told in state.warned if not told.startswith(f"{event.what}="))
-    return _state_with(state, phase=phase, warned=(*others, cap_told(event.what, event.cap)))
+    return replaced(state, phase=phase, warned=(*others, cap_told(event.what, event.cap)))
 
 
 def cap_told(what: str, cap: float) -> str:
@@ -515,29 +497,29 @@ def cap_told(what: str, cap: float) -> str:
 def _masked(state: State, event: HistoryMasked, phase: Phase) -> State:
     messages, saved = compaction.mask(state.history.messages, event.before)
     history = changed(state.history, messages=Growing(messages), tokens=state.history.tokens - saved)
-    return _state_with(state, phase=phase, history=history)
+    return replaced(state, phase=phase, history=history)
 
 
 def _compaction_started(state: State, event: CompactionStarted, phase: Phase) -> State:
     turn = state.turn
     if turn is not None and event.forced:
-        turn = _turn_with(turn, forced=True)
-    return _state_with(state, phase=phase, compacting=event, turn=turn)
+        turn = replaced(turn, forced=True)
+    return replaced(state, phase=phase, compacting=event, turn=turn)
 
 
 def _compaction_ended(state: State, event: CompactionEnded, phase: Phase) -> State:
     turn = state.turn
     if turn is not None:
-        turn = _turn_with(turn, usage=turn.usage + event.usage, compaction=turn.compaction + event.usage)
+        turn = replaced(turn, usage=turn.usage + event.usage, compaction=turn.compaction + event.usage)
     spent = changed(state.spent, usage=state.spent.usage + event.usage, compaction=state.spent.compaction + event.usage)
-    state = _state_with(state, phase=phase, compacting=None, turn=turn, spent=spent)
+    state = replaced(state, phase=phase, compacting=None, turn=turn, spent=spent)
     if event.summary is None:
         return state
     history = compaction.installed(state.history, event.split, event.summary, event.kept)
     if turn is not None and turn.since is not None:
         # Behind the summary comes what is left of it, if not something from before it.
-        turn = _turn_with(turn, since=max(1, turn.since - event.split + 1))
-    return _state_with(state, history=history, turn=turn, reported=None, estimated_then=0)
+        turn = replaced(turn, since=max(1, turn.since - event.split + 1))
+    return replaced(state, history=history, turn=turn, reported=None, estimated_then=0)
 
 
 def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
@@ -554,7 +536,7 @@ def _turn_ended(state: State, event: TurnEnded, phase: Phase) -> State:
         detail=event.detail,
         compaction=turn.compaction,
     )
-    return _state_ended(
+    return replaced(
         state,
         phase=phase,
         turn=None,
@@ -575,11 +557,11 @@ def _with_usage(spent: Spent, usage: Usage) -> Spent:
 
 def _recovered(state: State, event: RecoveryNoted, phase: Phase) -> State:
     turn = state.turn
-    return state if turn is None else _state_with(state, phase=phase, turn=_turn_with(turn, restarts=turn.restarts + 1))
+    return state if turn is None else replaced(state, phase=phase, turn=replaced(turn, restarts=turn.restarts + 1))
 
 
 def _closed(state: State, event: SessionClosed, phase: Phase) -> State:
-    return _state_with(state, phase=phase, queue=())
+    return replaced(state, phase=phase, queue=())
 
 
 def _unchanged(state: State, event: TurnEvent, phase: Phase) -> State:

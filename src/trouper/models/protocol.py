@@ -18,9 +18,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from operator import attrgetter
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from attrs import field
+import msgspec
 
 from trouper._errors import ConfigError
 from trouper.core.messages import Json, Message, ToolSpec
@@ -55,10 +56,20 @@ class ModelRequest:
     idle_s: float | None = None
     #: "turn", or "compaction" for a summary (L28).
     purpose: str = "turn"
-    extra: Mapping[str, Json] = field(factory=dict)
+    extra: Mapping[str, Json] = msgspec.field(default_factory=dict)
     #: Called by a client whose connection is there, and which now waits for the reply: that may take as long as the first event may, and not only as long as
     #: connecting (L12). Never sent.
-    connected: Callable[[], None] | None = field(default=None, eq=False)
+    connected: Callable[[], None] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it asks the same: whoever hears of the connection is no part of that."""
+        return _asked(self) == _asked(other) if isinstance(other, ModelRequest) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(_asked(self))
+
+
+_asked = attrgetter(*(name for name in inspect.get_annotations(ModelRequest) if name != "connected"))
 
 
 @runtime_checkable
