@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from trouper import Limits, Runtime, open_runtime
 from trouper.actors.environment import Environment
 from trouper.codec import Record
 from trouper.core.history import problems
+from trouper.core.session import State
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.journal.reader import Reader
 from trouper.testing.invariants import check_invariants, records_of
@@ -82,3 +84,14 @@ def journal() -> list[Record]:
 @pytest.fixture
 def open_checked(autojump_clock: trio.testing.MockClock, journal: list[Record]) -> OpenChecked:
     return OpenChecked(autojump_clock, journal)
+
+
+@pytest.fixture
+def states_in_memory() -> Callable[[str], int]:
+    """How many states of a session somebody still holds."""
+
+    def count(session: str) -> int:
+        gc.collect()
+        return sum(type(each) is State and each.session == session for each in gc.get_objects())
+
+    return count
