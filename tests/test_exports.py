@@ -7,6 +7,8 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import get_type_hints
 
 import pytest
 
@@ -49,6 +51,21 @@ def test_submodules_offer_what_the_api_page_lists() -> None:
     assert {"Rule", "Hooks", "Toolset"} <= set(tools.__all__)
     assert hasattr(replay, "open_journal")
     assert {"CrashDisk", "Chaos", "simulate", "check_invariants"} <= set(testing.__all__)
+
+
+def test_everything_that_a_session_tells_has_a_public_name_and_a_type() -> None:
+    """api.md: whoever iterates a turn, watches a session or follows its events can import each of them, and is told by a type checker what there is."""
+    from trouper import Session, Turn, codec, events
+    from trouper.actors.audience import SessionEvent
+    from trouper.core.live import LiveEvent
+    from trouper.core.memory import MemoryEvent
+    from trouper.core.session import Event
+
+    told = {each.__name__ for union in (Event, LiveEvent, MemoryEvent) for each in codec.members(union)}
+    assert told <= set(events.__all__)
+    assert get_type_hints(Turn.__anext__)["return"] == events.Event == events.RecordedEvent | events.LiveEvent
+    assert get_type_hints(SessionEvent)["event"] == events.RecordedEvent
+    assert get_type_hints(Session.watch)["return"] == Iterator[AsyncIterator[events.Event]]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
-"""Everything that `async for event in turn` and `session.events()` may give, by name.
+"""Everything that `async for event in turn`, `session.watch()` and `session.events()` may give, by name.
 
-Live events (`TextDelta`, `ThinkingDelta`, `ToolProgress`...) are forwarded as they come and are not numbered. The others are recorded: they are in the journal
-before anybody sees them.
+Live events (`TextDelta`, `ThinkingDelta`, `ToolProgress`...) are forwarded as they come and are not numbered: `LiveEvent` is any of them. The others are
+recorded: they are in the journal before anybody sees them, and `RecordedEvent` is any of these. A turn and `session.watch()` give `Event`, which is either.
+The records of `runtime.events()` may also hold `MemoryWritten` and `MemoryForgotten`, which belong to no session.
 """
+
+from typing import TypeAlias
 
 from trouper.core.calls import Preparation
 from trouper.core.events import (
@@ -37,12 +40,17 @@ from trouper.core.events import (
 from trouper.core.live import (
     CallAnnounced,
     CaughtUp,
+    LiveEvent,
     QuestionAsked,
     TextDelta,
     ThinkingDelta,
     ToolOutput,
     ToolProgress,
     ToolStatus,
+)
+from trouper.core.memory import (
+    MemoryForgotten,
+    MemoryWritten,
 )
 from trouper.core.messages import (
     Fault,
@@ -57,6 +65,51 @@ from trouper.core.messages import (
     ToolCall,
     Usage,
 )
+from trouper.core.notification import (
+    NotificationQueued,
+    NotificationsAcknowledged,
+    NotificationsDelivered,
+    NotificationsExpired,
+    NotificationsRequeued,
+)
+from trouper.core.schedule_events import (
+    ScheduleCancelled,
+    ScheduleCreated,
+    ScheduleFinished,
+    ScheduleFireAbandoned,
+    ScheduleFireClaimed,
+    ScheduleFireCompleted,
+    ScheduleFireDeferred,
+    ScheduleFireReclaimed,
+    ScheduleFireResumed,
+    ScheduleFiresSkipped,
+    ScheduleRebased,
+)
+from trouper.core.session import Event as RecordedEvent
+from trouper.core.task_events import (
+    TaskArtifactAdded,
+    TaskBeat,
+    TaskCancelled,
+    TaskCancelRequested,
+    TaskCreated,
+    TaskEndedLate,
+    TaskFailed,
+    TaskInputAnswered,
+    TaskInputRequested,
+    TaskInterrupted,
+    TaskLinked,
+    TaskMessaged,
+    TaskOutputWritten,
+    TaskProgressed,
+    TaskReattached,
+    TasksArchived,
+    TaskSpilled,
+    TaskStarted,
+    TaskSucceeded,
+    TaskUpdateRefused,
+)
+
+Event: TypeAlias = RecordedEvent | LiveEvent
 
 __all__ = [
     "ApprovalGiven",
@@ -71,28 +124,69 @@ __all__ = [
     "CaughtUp",
     "CompactionEnded",
     "CompactionStarted",
+    "Event",
     "Fault",
     "HistoryMasked",
     "InputReceived",
     "InputsTaken",
+    "LiveEvent",
     "LoopWarned",
     "Media",
+    "MemoryForgotten",
+    "MemoryWritten",
     "Message",
     "ModelFailed",
     "ModelProgressed",
     "ModelReplied",
     "ModelRetried",
+    "NotificationQueued",
+    "NotificationsAcknowledged",
+    "NotificationsDelivered",
+    "NotificationsExpired",
+    "NotificationsRequeued",
     "Opaque",
     "Outcome",
     "OutputMismatched",
     "Preparation",
     "ProviderPart",
     "QuestionAsked",
+    "RecordedEvent",
     "RecoveryNoted",
+    "ScheduleCancelled",
+    "ScheduleCreated",
+    "ScheduleFinished",
+    "ScheduleFireAbandoned",
+    "ScheduleFireClaimed",
+    "ScheduleFireCompleted",
+    "ScheduleFireDeferred",
+    "ScheduleFireReclaimed",
+    "ScheduleFireResumed",
+    "ScheduleFiresSkipped",
+    "ScheduleRebased",
     "SessionClosed",
     "SessionConfigured",
     "SessionOpened",
     "StepStarted",
+    "TaskArtifactAdded",
+    "TaskBeat",
+    "TaskCancelRequested",
+    "TaskCancelled",
+    "TaskCreated",
+    "TaskEndedLate",
+    "TaskFailed",
+    "TaskInputAnswered",
+    "TaskInputRequested",
+    "TaskInterrupted",
+    "TaskLinked",
+    "TaskMessaged",
+    "TaskOutputWritten",
+    "TaskProgressed",
+    "TaskReattached",
+    "TaskSpilled",
+    "TaskStarted",
+    "TaskSucceeded",
+    "TaskUpdateRefused",
+    "TasksArchived",
     "Text",
     "TextDelta",
     "Thinking",

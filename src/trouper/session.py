@@ -24,9 +24,9 @@ from trouper.core.calls import CallPhase
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
 from trouper.core.events import CompactionEnded, HistoryMasked, TurnEnded
 from trouper.core.ids import CallId, TaskId
-from trouper.core.live import CaughtUp
+from trouper.core.live import CaughtUp, LiveEvent
 from trouper.core.messages import Json, Message, Outcome, Usage
-from trouper.core.session import Phase, State
+from trouper.core.session import EndedTurn, Event, Phase, State
 from trouper.core.task_events import TaskCancelRequested
 from trouper.core.values import changed, frozen
 from trouper.journal import JournalFailed
@@ -366,7 +366,7 @@ class Session(BackgroundSide):
         )
 
     @contextmanager
-    def watch(self, *, attended: bool = True) -> Iterator[AsyncIterator[Any]]:
+    def watch(self, *, attended: bool = True) -> Iterator[AsyncIterator[Event | LiveEvent]]:
         """Every event from now on, live ones and recorded ones, whoever's turn it is: also of turns that a notification starts.
 
         A reader that is too slow gets `CaughtUp` in place of what it missed. `attended`: whoever watches can approve calls (as in `turn`).
@@ -399,9 +399,9 @@ class Session(BackgroundSide):
         )
 
     @property
-    def last(self) -> Any:
+    def last(self) -> EndedTurn | None:
         """What became of the last turn, also of one that an earlier process left behind; `None` before the first."""
-        return self._state.last
+        return self.state.last
 
     # -- inside
 
@@ -522,10 +522,11 @@ class _Watching:
     def __aiter__(self) -> _Watching:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> Event | LiveEvent:
         if not self._feed.batch:
             self._check_here()
         try:
-            return await self._feed.receive()
+            event: Event | LiveEvent = await self._feed.receive()
+            return event
         except Lagged:
             return CaughtUp()

@@ -12,8 +12,9 @@ from trouper._errors import UsageError, WorldError
 from trouper.actors import structured
 from trouper.actors.feed import Feed, Lagged
 from trouper.core.events import TurnEnded
-from trouper.core.live import CaughtUp
+from trouper.core.live import CaughtUp, LiveEvent
 from trouper.core.messages import NO_USAGE, Fault, Json, Usage
+from trouper.core.session import Event
 from trouper.core.values import frozen
 from trouper.foreign import from_outside
 from trouper.tools.complaint import clipped
@@ -73,12 +74,12 @@ class Turn:
         self._session._check_here()
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> Event | LiveEvent:
         if self.result is not None:
             raise StopAsyncIteration
         try:
             batch = self._feed.batch
-            event = batch.pop() if batch else await self._feed.receive()
+            event: Event | LiveEvent = batch.pop() if batch else await self._feed.receive()
         except Lagged:
             running = self._session._state.turn
             if running is None or running.number != self.number:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trouper import codec
 from trouper.actors.feed import Feed
 from trouper.core.events import TurnEnded
 from trouper.core.live import LiveEvent
+from trouper.core.session import Event
 from trouper.core.values import frozen
 
 
@@ -17,7 +16,7 @@ class SessionEvent:
 
     seq: int
     at: float
-    event: Any
+    event: Event
     #: The number of its record in the journal, by which `runtime.events()` counts.
     record: int = 0
 

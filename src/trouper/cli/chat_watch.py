@@ -85,7 +85,7 @@ class Watch:
             async for event in events:
                 if isinstance(event, CaughtUp):
                     self.state = self._session.state
-                elif not isinstance(event, LiveEvent.__args__):
+                elif not isinstance(event, LiveEvent):
                     self.state = evolve(self.state, event)
                 self._tell(event)
                 self._screen.status(self._doing())

@@ -181,7 +181,7 @@ async def _wait_background(session: Session, options: argparse.Namespace) -> Non
                 await _decline_questions(session, of_tasks=True)
             if isinstance(event, CaughtUp):
                 state = session.state
-            elif not isinstance(event, LiveEvent.__args__):
+            elif not isinstance(event, LiveEvent):
                 state = evolve(state, event)
             if options.json:
                 out.json({"session": session.id, **as_json(event)})
@@ -206,7 +206,7 @@ def is_resting(state: State) -> bool:
 
 def as_json(event: Any) -> dict[str, Any]:
     """An event as a program reads it: `type` and its fields; live ones too."""
-    if isinstance(event, LiveEvent.__args__):
+    if isinstance(event, LiveEvent):
         return {"type": type(event).__name__, "live": True, **codec.to_json(event)}
     return codec.event_to_json(event)
 

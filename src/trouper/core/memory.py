@@ -87,11 +87,15 @@ MemoryCommand: TypeAlias = Remember | Forget | ForgetExpired
 
 @frozen
 class MemoryWritten:
+    """Something was remembered, or remembered anew."""
+
     memory: Memory
 
 
 @frozen
 class MemoryForgotten:
+    """Something is remembered no longer: it was forgotten, or its time was over."""
+
     scope: str
     key: str
     at: float

@@ -191,11 +191,15 @@ NotificationCommand: TypeAlias = (
 
 @frozen
 class NotificationQueued:
+    """There is news that waits to be told."""
+
     notification: Notification
 
 
 @frozen
 class NotificationsDelivered:
+    """These were handed to a turn, or to the host that takes them."""
+
     ids: tuple[NotificationId, ...]
     #: Which batch it is, from 1.
     delivery: int
@@ -204,12 +208,16 @@ class NotificationsDelivered:
 
 @frozen
 class NotificationsAcknowledged:
+    """These were told and understood: they are never delivered again."""
+
     ids: tuple[NotificationId, ...]
     at: float
 
 
 @frozen
 class NotificationsRequeued:
+    """These were handed over and not dealt with: they wait again."""
+
     ids: tuple[NotificationId, ...]
     reason: str
     at: float
@@ -217,6 +225,8 @@ class NotificationsRequeued:
 
 @frozen
 class NotificationsExpired:
+    """These were given up; `reason` says why."""
+
     ids: tuple[NotificationId, ...]
     reason: str
     at: float

@@ -93,6 +93,8 @@ ScheduleCommand: TypeAlias = (
 
 @frozen
 class ScheduleCreated:
+    """Something is to happen, once or again and again."""
+
     id: ScheduleId
     title: str
     when: When
@@ -104,6 +106,8 @@ class ScheduleCreated:
 
 @frozen
 class ScheduleFireClaimed:
+    """A due time is taken, before anything is done about it (I32)."""
+
     schedule_id: ScheduleId
     fire: int
     due: float
@@ -113,6 +117,8 @@ class ScheduleFireClaimed:
 
 @frozen
 class ScheduleFireReclaimed:
+    """A process died between claim and completion: the fire is tried once more."""
+
     schedule_id: ScheduleId
     fire: int
     at: float
@@ -120,6 +126,8 @@ class ScheduleFireReclaimed:
 
 @frozen
 class ScheduleFireCompleted:
+    """What the fire was for has begun, or was refused: `task_id` or `refusal`."""
+
     schedule_id: ScheduleId
     fire: int
     at: float
@@ -148,6 +156,8 @@ class ScheduleFireResumed:
 
 @frozen
 class ScheduleFireAbandoned:
+    """A second process died over the same fire: it is given up."""
+
     schedule_id: ScheduleId
     fire: int
     due: float
@@ -180,12 +190,16 @@ class ScheduleRebased:
 
 @frozen
 class ScheduleFinished:
+    """It has no due time left."""
+
     schedule_id: ScheduleId
     at: float
 
 
 @frozen
 class ScheduleCancelled:
+    """It will not fire again; `reason` says why."""
+
     schedule_id: ScheduleId
     at: float
     reason: str = ""

@@ -179,12 +179,16 @@ TaskCommand: TypeAlias = (
 
 @frozen
 class TaskCreated:
+    """A background run was asked for."""
+
     task: NewTask
     at: float
 
 
 @frozen
 class TaskStarted:
+    """Its work has begun."""
+
     task_id: TaskId
     attempt: int
     owner: Owner
@@ -203,6 +207,8 @@ class TaskSpilled:
 
 @frozen
 class TaskReattached:
+    """Another process has taken it up; `attempt` counts."""
+
     task_id: TaskId
     attempt: int
     owner: Owner
@@ -211,6 +217,8 @@ class TaskReattached:
 
 @frozen
 class TaskProgressed:
+    """How far it has come."""
+
     task_id: TaskId
     at: float
     detail: str | None = None
@@ -219,6 +227,8 @@ class TaskProgressed:
 
 @frozen
 class TaskOutputWritten:
+    """More of its output."""
+
     task_id: TaskId
     stream: str
     delta: str
@@ -227,12 +237,16 @@ class TaskOutputWritten:
 
 @frozen
 class TaskBeat:
+    """It is alive, and has nothing to say."""
+
     task_id: TaskId
     at: float
 
 
 @frozen
 class TaskArtifactAdded:
+    """It has made a file."""
+
     task_id: TaskId
     path: str
     at: float
@@ -240,6 +254,8 @@ class TaskArtifactAdded:
 
 @frozen
 class TaskLinked:
+    """What it has to do with."""
+
     task_id: TaskId
     link: Link
     at: float
@@ -247,6 +263,8 @@ class TaskLinked:
 
 @frozen
 class TaskInputRequested:
+    """It waits for an answer."""
+
     task_id: TaskId
     request: Json
     at: float
@@ -254,6 +272,8 @@ class TaskInputRequested:
 
 @frozen
 class TaskInputAnswered:
+    """It got its answer."""
+
     task_id: TaskId
     answer: Json
     at: float
@@ -261,16 +281,21 @@ class TaskInputAnswered:
 
 @frozen
 class TaskMessaged:
+    """A message to it, or from it."""
+
     task_id: TaskId
     message: TaskMessage
 
     @property
     def at(self) -> float:
+        """When it was said."""
         return self.message.at
 
 
 @frozen
 class TaskCancelRequested:
+    """Somebody wants it stopped; its end is an event of its own."""
+
     task_id: TaskId
     at: float
     reason: str = ""
@@ -292,22 +317,22 @@ class TaskEnded:
 
 @frozen
 class TaskSucceeded(TaskEnded):
-    pass
+    """It ended with a result."""
 
 
 @frozen
 class TaskFailed(TaskEnded):
-    pass
+    """It ended in an error."""
 
 
 @frozen
 class TaskCancelled(TaskEnded):
-    pass
+    """It was stopped, as somebody wanted."""
 
 
 @frozen
 class TaskInterrupted(TaskEnded):
-    pass
+    """It was cut off, by the end of its process or session, and not taken up again."""
 
 
 @frozen
@@ -323,6 +348,8 @@ class TaskEndedLate:
 
 @frozen
 class TaskUpdateRefused:
+    """An attempt that no longer counts wanted to report something."""
+
     task_id: TaskId
     attempt: int
     update: str
@@ -331,6 +358,8 @@ class TaskUpdateRefused:
 
 @frozen
 class TasksArchived:
+    """The records of tasks that ended long ago were put away."""
+
     task_ids: tuple[TaskId, ...]
     at: float
 
