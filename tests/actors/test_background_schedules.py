@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import attrs
@@ -9,11 +10,13 @@ import pytest
 import trio
 from background_stage import Probe, events_of, until, until_quiet
 
-from trouper import CommandRejected, Limits, open_runtime
+from trouper import CommandRejected, Limits, Session, open_runtime
 from trouper.core.schedule import ScheduleState
 from trouper.core.task_record import TaskState
 from trouper.journal import JournalFailed
 from trouper.models.scripted import Scripted, call, reply
+from trouper.services.overview import ScheduleBook
+from trouper.services.runs import Calendar
 from trouper.session import SessionEnded
 from trouper.testing.crash_disk import CrashDisk, PowerCut
 
@@ -361,3 +364,16 @@ def _is_power_cut(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(_is_power_cut(each) for each in error.exceptions)
     return isinstance(error, PowerCut | JournalFailed | SessionEnded)
+
+
+def test_what_a_schedule_takes_is_the_same_wherever_it_is_made() -> None:
+    """api.md: by name, with its default, for whoever reads the signature; a misspelt one was told of a class that no host has ever seen."""
+    calendar, session, book = (
+        [
+            (each.name, each.default)
+            for each in inspect.signature(made).parameters.values()
+            if each.kind is each.KEYWORD_ONLY
+        ]
+        for made in (Calendar.create, Session.create_schedule, ScheduleBook.create)
+    )
+    assert calendar == session == book

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from trouper import Deadlines, Fault, Limits
+from trouper import Anthropic, ConfigError, Deadlines, Fault, Gemini, Limits, OpenAICompatible
 from trouper.codec import Record
 from trouper.core.events import ModelRetried
 from trouper.models import Fallback, ModelError, RateLimited, Recorded, Scripted, fail, reply
@@ -155,3 +155,16 @@ async def test_wrappers_pass_on_an_error_that_they_do_not_know(autojump_clock, o
         async with open_checked(wrapped) as runtime:
             result = await (await runtime.session("s")).ask("go")
             assert result.error is not None and "slow down" in result.error.message
+
+
+@pytest.mark.parametrize("kind", [Gemini, OpenAICompatible, Anthropic])
+@pytest.mark.parametrize("name", [None, 5, ""])
+def test_what_names_no_model_is_a_setting_that_makes_no_sense(kind: type, name: object) -> None:
+    with pytest.raises(ConfigError, match="is not a model's name; write one like"):
+        kind(name, api_key="k")
+
+
+@pytest.mark.parametrize("kind", [Gemini, OpenAICompatible, Anthropic])
+def test_a_config_that_is_no_mapping_is_named(kind: type) -> None:
+    with pytest.raises(ConfigError, match="mapping"):
+        kind("some-model", api_key="k", config=5)

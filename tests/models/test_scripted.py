@@ -130,6 +130,10 @@ async def test_what_happens_when_the_script_has_run_out():
 def test_what_cannot_be_played_is_found_at_once():
     with pytest.raises(UsageError, match="reply"):
         Scripted([("text", "text")])
+    with pytest.raises(UsageError, match=r"write Scripted\(\['hello'\]\)"):
+        Scripted("hello")  # It would be five replies of one letter.
+    with pytest.raises(UsageError, match="exhausted='never' is unknown; use one of error, repeat, cycle"):
+        Scripted(["hello"], exhausted="never")
 
 
 async def test_streams_are_counted_until_they_are_closed(autojump_clock):

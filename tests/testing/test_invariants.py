@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from trouper import Budget, Compaction, Limits, Scripted, Session, ToolContext, open_runtime, tool
+from trouper import Budget, Compaction, Limits, Scripted, Session, ToolContext, UsageError, open_runtime, tool
 from trouper.actors.environment import Environment
 from trouper.codec import Record
 from trouper.core.events import (
@@ -40,7 +40,7 @@ from trouper.core.values import changed
 from trouper.journal import MemoryDisk
 from trouper.journal.reader import Reader
 from trouper.models import call, reply
-from trouper.testing import CountedIds, VirtualWall, check_invariants, run_simulated
+from trouper.testing import CountedIds, VirtualWall, check_invariants, run_simulated, simulate
 from trouper.testing.invariants import records_of
 
 SECRET = "swordfish-1234"
@@ -391,3 +391,14 @@ def test_a_secret_is_found_wherever_it_stands(sound: Story) -> None:
     """I36: in what sessions say, and in what the memory was told."""
     for session in (HERE, "~memory"):
         assert _found([each for each in sound if each.session == session], secrets=[SECRET]).count("I36") >= 1
+
+
+@pytest.mark.parametrize("given", [5, None])
+def test_what_is_no_journal_is_named(given: Any) -> None:
+    with pytest.raises(UsageError, match="is no journal; give its directory"):
+        check_invariants(given)
+
+
+def test_a_seed_is_a_number() -> None:
+    with pytest.raises(UsageError, match="the seed '17' is no number"):
+        simulate("17")  # type: ignore[arg-type]

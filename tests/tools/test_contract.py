@@ -495,6 +495,15 @@ def test_tool_of_a_tool_and_unknown_policy_and_negative_time_are_refused() -> No
         echo.with_(needs=frozenset({"time_machine"}))
 
 
+def test_one_need_is_a_name_and_not_its_letters() -> None:
+    @tool(needs="files")
+    async def read(path: str) -> str:
+        """Read."""
+        return path
+
+    assert read.needs == {"files"}
+
+
 def test_schema_that_is_none_is_the_tools_fault() -> None:
     with pytest.raises(ToolDefinitionError, match="the parameters of tool 'echo' are not a JSON Schema"):
         echo.with_(parameters={"type": "object", "properties": {"x": {"type": "nonsense"}}}).prepare({})

@@ -153,6 +153,14 @@ def test_what_is_no_tool_is_refused() -> None:
         Registry(["read"])  # type: ignore[list-item]
 
 
+def test_a_toolset_without_its_name_is_refused() -> None:
+    """Its tools would stand in the place of its name: a toolset of nothing, and a model that hears of none."""
+    with pytest.raises(ToolDefinitionError, match=r"write Toolset\('name', \[...\]\)"):
+        Toolset([read])  # type: ignore[arg-type]
+    with pytest.raises(ToolDefinitionError, match=r"is no list of tools; write Toolset\('name', \[...\]\)"):
+        Toolset("files", read)  # type: ignore[arg-type]
+
+
 async def test_registry_finds_and_runs_a_call() -> None:
     """Seed 003: a registry is all it takes to execute a call."""
     found = Registry([read]).get("read")

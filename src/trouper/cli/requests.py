@@ -104,7 +104,7 @@ async def _schedule(session: Session, request: Mapping[str, Any]) -> dict[str, J
         tool=tool,
         arguments=request.get("arguments") if tool else None,
         message=message,
-        missed=_text(request, "missed", "once"),
+        missed=_text(request, "missed", "once"),  # type: ignore[arg-type]  # Looked at there.
     )
     return dict(made)
 

@@ -52,6 +52,11 @@ _NOTHING_SAID = "(This message is empty.)"
 
 def checked_config(config: Mapping[str, Json] | None, api_version: str) -> dict[str, Json]:
     """Fields that stand in every body as they are."""
+    whatever: object = config
+    if not isinstance(whatever, Mapping | None):
+        raise ConfigError(
+            f"config={whatever!r} is no mapping; write one like {{'thinking': {{'type': 'adaptive'}}}}", config=whatever
+        )
     given = dict(config or {})
     if taken := sorted(_OURS & given.keys()):
         raise ConfigError(f"config has {taken[0]!r}, which the client itself fills in; leave it out", field=taken[0])

@@ -60,7 +60,8 @@ class GeminiSettings:
 
 def model_path(model: str) -> str:
     """`models/<name>`; names that already say what they are stay as they are."""
-    if not _MODEL_NAME.match(model) or ".." in model:
+    given: object = model
+    if not isinstance(given, str) or not _MODEL_NAME.match(given) or ".." in given:
         raise ConfigError(f"{model!r} is not a model's name; write one like 'gemini-3-flash'", model=model)
     return model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
 

@@ -56,6 +56,11 @@ class Dialect:
 
 def checked_config(config: Mapping[str, Json] | None) -> dict[str, Json]:
     """Fields that stand in every body as they are."""
+    whatever: object = config
+    if not isinstance(whatever, Mapping | None):
+        raise ConfigError(
+            f"config={whatever!r} is no mapping; write one like {{'reasoning_effort': 'high'}}", config=whatever
+        )
     given = dict(config or {})
     if taken := sorted(_OURS & given.keys()):
         raise ConfigError(f"config has {taken[0]!r}, which the client itself fills in; leave it out", field=taken[0])

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import trio
 
@@ -46,10 +46,12 @@ class Fail:
     error: ModelError
 
 
+_Exhausted: TypeAlias = Literal["error", "repeat", "cycle"]
 _Mishap: TypeAlias = Stall | Drop | Fail
 Item: TypeAlias = Chunk | _Mishap
 Play: TypeAlias = tuple[Item, ...]
-Scene: TypeAlias = Play | Callable[[ModelRequest], Play] | tuple[Callable[[ModelRequest], bool], Play]
+#: A reply, or its text alone; or a function that finds one for a request; or one that is for every request of some kind.
+Scene: TypeAlias = Play | str | Callable[[ModelRequest], Play | str] | tuple[Callable[[ModelRequest], bool], Play]
 
 
 def text(whole: str, deltas: int = 1) -> Play:
@@ -142,7 +144,7 @@ class Scripted:
         self,
         script: Iterable[Scene],
         *,
-        exhausted: Literal["error", "repeat", "cycle"] = "error",
+        exhausted: _Exhausted = "error",
         name: str = "scripted:model",
         context_window: int | None = None,
         first_delay_s: float = 0.0,
@@ -151,15 +153,20 @@ class Scripted:
         self.name = name
         self.context_window = context_window
         self.requests: list[ModelRequest] = []
-        self._scenes: list[Play | Callable[[ModelRequest], Play]] = []
+        self._scenes: list[Play | Callable[[ModelRequest], Play | str]] = []
         self._rules: list[tuple[Callable[[ModelRequest], bool], Play]] = []
+        if isinstance(script, str):
+            raise UsageError(f"the script {script!r} is one text; write Scripted([{script!r}]), a list of replies")
+        if exhausted not in get_args(_Exhausted):
+            raise UsageError(f"exhausted={exhausted!r} is unknown; use one of {', '.join(get_args(_Exhausted))}")
+        scene: Any  # Looked at here, whatever it is.
         for scene in script:
             if callable(scene):
                 self._scenes.append(scene)
             elif not isinstance(scene, Sequence):
                 raise UsageError(f"{scene!r} is no reply; write Scripted([reply(...), ...])")
             elif len(scene) == 2 and callable(scene[0]):
-                self._rules.append(scene)
+                self._rules.append((scene[0], scene[1]))
             else:
                 self._scenes.append(_checked(scene))
         self._next = 0

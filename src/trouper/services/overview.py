@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -14,6 +14,7 @@ from trouper.core.ids import SessionId, TaskId
 from trouper.core.messages import Json
 from trouper.core.notification import Notification, NotificationState
 from trouper.core.schedule import Schedule, ScheduleState
+from trouper.core.schedule_record import Missed
 from trouper.core.session import Phase, State
 from trouper.core.task_record import Entry, Page, Task, TaskState, listing
 from trouper.core.values import frozen
@@ -71,9 +72,33 @@ class ScheduleBook:
     def get(self, id: str) -> SessionSchedule | None:
         return next((each for each in self.list() if each.schedule.id == id), None)
 
-    async def create(self, session: str, **options: Any) -> Mapping[str, Json]:
+    async def create(
+        self,
+        session: str,
+        *,
+        title: str,
+        cron: str | None = None,
+        at: str | None = None,
+        timezone: str = "UTC",
+        tool: str | None = None,
+        arguments: Mapping[str, Json] | None = None,
+        message: str | None = None,
+        missed: Missed = "once",
+        signal_on_completion: bool = True,
+    ) -> Mapping[str, Json]:
         """As `Session.create_schedule`."""
-        return await (await self._runtime._session(session)).create_schedule(**options)
+        opened = await self._runtime._session(session)
+        return await opened.create_schedule(
+            title=title,
+            cron=cron,
+            at=at,
+            timezone=timezone,
+            tool=tool,
+            arguments=arguments,
+            message=message,
+            missed=missed,
+            signal_on_completion=signal_on_completion,
+        )
 
     async def cancel(self, id: str) -> bool:
         found = self.get(id)

@@ -21,6 +21,7 @@ from trouper.core.notification import (
     RequeueNotifications,
 )
 from trouper.core.schedule import Schedule
+from trouper.core.schedule_record import Missed
 from trouper.core.task_events import AnswerTaskInput, CreateTask, LinkTask, MessageTask, SweepTasks
 from trouper.core.task_record import Link, Page, Task, TaskState, Wake, listing
 from trouper.core.values import changed
@@ -208,13 +209,35 @@ class BackgroundSide:
         found = self._state.schedules
         return (*found.active.values(), *found.settled.values())
 
-    async def create_schedule(self, **options: Any) -> Mapping[str, Json]:
-        """`title`; `cron` (and `timezone`) or `at`; `tool` (and `arguments`) or `message`; `missed`. As the tool of this name takes them.
+    async def create_schedule(
+        self,
+        *,
+        title: str,
+        cron: str | None = None,
+        at: str | None = None,
+        timezone: str = "UTC",
+        tool: str | None = None,
+        arguments: Mapping[str, Json] | None = None,
+        message: str | None = None,
+        missed: Missed = "once",
+        signal_on_completion: bool = True,
+    ) -> Mapping[str, Json]:
+        """`cron` (in `timezone`) or `at`; `tool` (with `arguments`) or `message`. As the tool of this name takes them.
 
         The schedule as the journal has it now; `CommandRejected` if it makes no sense.
         """
         with told_to_host():
-            return await self._desk.schedules.create(**options)
+            return await self._desk.schedules.create(
+                title=title,
+                cron=cron,
+                at=at,
+                timezone=timezone,
+                tool=tool,
+                arguments=arguments,
+                message=message,
+                missed=missed,
+                signal_on_completion=signal_on_completion,
+            )
 
     async def cancel_schedule(self, id: str) -> bool:
         """It will not fire again. Whether there was anything to cancel."""

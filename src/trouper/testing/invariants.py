@@ -17,7 +17,7 @@ from typing import Any
 from attrs import Factory, define, frozen
 
 from trouper import codec, replay
-from trouper._errors import TrouperError
+from trouper._errors import TrouperError, UsageError
 from trouper.core import history, memory
 from trouper.core.calls import Preparation
 from trouper.core.decisions import decide
@@ -122,8 +122,10 @@ def records_of(journal: Journal) -> Iterator[codec.Record]:
                 yield codec.decode(raw.payload, raw.seq)
     elif isinstance(journal, replay.Journal):
         yield from journal.records()
-    else:
+    elif isinstance(journal, Iterable):
         yield from journal
+    else:
+        raise UsageError(f"{journal!r} is no journal; give its directory, or what open_journal() gave")
 
 
 @define

@@ -29,7 +29,7 @@ import trio
 import trio.testing
 
 from trouper import codec
-from trouper._errors import ToolDefinitionError
+from trouper._errors import ToolDefinitionError, UsageError
 from trouper.actors.environment import Environment
 from trouper.core import history
 from trouper.core.session import Event
@@ -82,6 +82,8 @@ def simulate(seed: int, *, tools: Iterable[ToolSource] = (), check: bool = True)
     should be async: a thread ends when it likes, and the run would not be the same again. Client-side ones are answered with any JSON. `ToolDefinitionError` for those
     that need files or stores, which the simulated machine does not have, or that are named as one of its own.
     """
+    if not isinstance(seed, int):
+        raise UsageError(f"the seed {seed!r} is no number; give a whole one, as in simulate(17)")
     world = World(seed, CrashDisk(), _checked(tools))
     draw = seeded(seed, "plan")
     epochs = draw.randrange(1, 4)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import get_args
 
 import trio
 
 from trouper._errors import TrouperError
 from trouper.core.events import ApprovalRequested, CallHeld, CallStarted
 from trouper.core.messages import Json
+from trouper.core.schedule_record import Missed
 from trouper.core.settings import Budget
 from trouper.core.task_events import TaskInputRequested
 from trouper.runtime import Runtime
@@ -203,8 +205,8 @@ async def _plan(session: Session, draw: random.Random) -> None:
     at = instant(session._now() + draw.choice((1.0, 30.0)))
     if draw.random() < 0.5:
         await session.create_schedule(title="once", at=at, message="now")
+    elif draw.random() < 0.5:
+        await session.create_schedule(title="run", tool="careful", arguments={"n": 1}, at=at)
     else:
-        when = (
-            {"at": at} if draw.random() < 0.5 else {"cron": "* * * * *", "missed": draw.choice(("skip", "once", "all"))}
-        )
-        await session.create_schedule(title="run", tool="careful", arguments={"n": 1}, **when)
+        missed = draw.choice(get_args(Missed))
+        await session.create_schedule(title="run", tool="careful", arguments={"n": 1}, cron="* * * * *", missed=missed)

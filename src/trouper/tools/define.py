@@ -124,7 +124,7 @@ def tool(
             policy=policy,
             budget_s=budget_s,
             timeout_s=timeout_s,
-            needs=frozenset(needs),
+            needs=frozenset([needs] if isinstance(needs, str) else needs),
             deferrable=deferrable,
             narrate=narrate,
             capability=capability,

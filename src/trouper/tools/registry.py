@@ -31,6 +31,8 @@ def _without_duplicates(tools: Iterable[Tool], where: str) -> dict[str, Tool]:
 
 
 def _gathered(sources: Iterable[ToolSource]) -> tuple[Tool, ...]:
+    if isinstance(sources, Tool | str) or not isinstance(sources, Iterable):
+        raise ToolDefinitionError(f"{sources!r} is no list of tools; write Toolset('name', [...])", tool=sources)
     return tuple(_flat(sources))
 
 
@@ -42,6 +44,8 @@ class Toolset:
     tools: tuple[Tool, ...] = field(default=(), converter=_gathered)
 
     def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ToolDefinitionError(f"a toolset is named {self.name!r}; write Toolset('name', [...])", tool=self.name)
         _without_duplicates(self.tools, f"toolset {self.name!r}")
 
     @property
