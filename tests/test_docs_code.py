@@ -70,6 +70,33 @@ def test_the_block_works(kind: str, code: str, printed: str | None, tmp_path: Pa
             assert read_configuration(tmp_path).found
 
 
+def programs() -> list[tuple[str, str, str | None]]:
+    """The Python ones: where it stands, the code, and what it prints."""
+    listed: list[object] = cases()
+    return [(case.id, case.values[1], case.values[2]) for case in listed if case.values[0] == "python"]
+
+
+@pytest.mark.slow
+def test_the_programs_work_in_one_directory_and_again(tmp_path: Path) -> None:
+    """Whoever follows the pages stays in one directory, and runs a program twice. One hung then, others failed: they counted on an empty journal."""
+    with_a_root = [(code, printed) for _, code, printed in programs() if '"./' in code]
+    assert len(with_a_root) > 5
+    for code, printed in with_a_root * 2:
+        out = _run([sys.executable, "-c", code], tmp_path)
+        if printed is not None:
+            _compare(out, printed)
+
+
+@pytest.mark.slow
+def test_the_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
+    """api.md: what the pages show is typed, and so is what Trouper gives them."""
+    for where, code, _ in programs():
+        (tmp_path / re.sub(r"\W", "_", where)).with_suffix(".py").write_text(code)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run([*command, *map(str, tmp_path.glob("*.py"))], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def _lines(code: str) -> list[str]:
     return [line for line in code.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
 
