@@ -6,6 +6,7 @@ The script stands in for a model, so that the example runs without a key; with o
 import trio
 
 from trouper import Scripted, open_runtime, tool
+from trouper.events import CallEnded
 from trouper.models import call, reply
 from trouper.tools.builtin import recall, remember
 
@@ -45,9 +46,10 @@ async def tuesday() -> None:
         session = await runtime.session("ada-tuesday", system="You are a support agent.")
         async with session.turn("Where is order 17?") as turn:
             async for event in turn:
-                if type(event).__name__ == "CallEnded":
+                if isinstance(event, CallEnded):
                     print(event.outcome.value, event.content)
-        print(turn.result.text)
+            result = await turn.wait_ended()
+        print(result.text)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ python trio_app.py --try        serve, and let two customers talk to it
 """
 
 import sys
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -35,7 +36,7 @@ async def customer(runtime: Runtime, stream: trio.SocketStream) -> None:
         pass  # Hung up.
 
 
-async def read_lines(stream: trio.SocketStream):
+async def read_lines(stream: trio.SocketStream) -> AsyncGenerator[str, None]:
     buffer = b""
     async for data in stream:
         *lines, buffer = (buffer + data).split(b"\n")

@@ -7,14 +7,15 @@ Needs `pip install quart-trio`.
 """
 
 import sys
+from collections.abc import AsyncIterator
 
 import trio
 
-from trouper import Runtime, open_runtime
+from trouper import Runtime, UsageError, open_runtime
 from trouper.events import TextDelta
 
 try:
-    from quart import request
+    from quart import Response, request
     from quart_trio import QuartTrio
 except ImportError:
     sys.exit("this example needs quart-trio: pip install quart-trio")
@@ -24,18 +25,25 @@ def make_app(runtime: Runtime) -> QuartTrio:
     app = QuartTrio(__name__)
 
     @app.post("/chat/<name>")
-    async def chat(name: str):
-        question = (await request.get_data()).decode()
-        session = await runtime.session(name)  # An invalid name, or a busy session, is a named error: see below.
+    async def chat(name: str) -> Response:
+        question = str(await request.get_data(as_text=True))
+        session = await runtime.session(name)  # An invalid name is a UsageError: see below.
 
-        async def spoken():
-            # A client that goes away cancels this generator: the turn is interrupted, and recorded as such.
-            async with session.turn(question) as turn:
-                async for event in turn:
-                    if isinstance(event, TextDelta):
-                        yield event.text.encode()
+        async def spoken() -> AsyncIterator[bytes]:
+            try:
+                # A client that goes away cancels this generator: the turn is interrupted, and recorded as such.
+                async with session.turn(question) as turn:
+                    async for event in turn:
+                        if isinstance(event, TextDelta):
+                            yield event.text.encode()
+            except UsageError as error:  # An empty question, a session that is busy. The status has gone out already.
+                yield f"{error}\n".encode()
 
-        return spoken(), 200, {"Content-Type": "text/plain; charset=utf-8"}
+        return Response(spoken(), content_type="text/plain; charset=utf-8")
+
+    @app.errorhandler(UsageError)
+    async def refused(error: UsageError) -> Response:
+        return Response(f"{error}\n", 400, content_type="text/plain; charset=utf-8")
 
     return app
 
@@ -49,7 +57,7 @@ async def main(just_try: bool) -> None:
         client = app.test_client()
         for question in ("what is 6 * 7?", "and then?"):
             response = await client.post("/chat/ada", data=question)
-            print(response.status_code, (await response.get_data()).decode())
+            print(response.status_code, await response.get_data(as_text=True))
 
 
 if __name__ == "__main__":

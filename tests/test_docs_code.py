@@ -89,11 +89,12 @@ def test_the_programs_work_in_one_directory_and_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
-    """api.md: what the pages show is typed, and so is what Trouper gives them."""
+    """api.md: what the pages and examples show is typed, and so is what Trouper gives them."""
     for where, code, _ in programs():
         (tmp_path / re.sub(r"\W", "_", where)).with_suffix(".py").write_text(code)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
-    done = subprocess.run([*command, *map(str, tmp_path.glob("*.py"))], capture_output=True, text=True, cwd=tmp_path)
+    checked = [*tmp_path.glob("*.py"), *(ROOT / "examples").glob("*.py")]
+    done = subprocess.run([*command, *map(str, checked)], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

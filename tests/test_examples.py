@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -32,6 +33,17 @@ def run(name: str, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
+def module(name: str) -> Any:
+    """An example as its own tests would import it."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(sys, "dont_write_bytecode", True)
+        spec.loader.exec_module(loaded)
+    return loaded
+
+
 def test_the_page_says_how_each_is_run_without_a_key() -> None:
     page = (EXAMPLES / "README.md").read_text()
     for example in sorted(EXAMPLES.glob("*.py")):
@@ -44,14 +56,8 @@ def test_trio_app(tmp_path: Path) -> None:
     assert out == ["['6 * 7 = 42.', 'You said: thank you']", "['You said: hello']", "['ada', 'bob']"]
 
 
-def test_a_rude_customer_of_the_trio_app_ends_his_own_call_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = importlib.util.spec_from_file_location("trio_app", EXAMPLES / "trio_app.py")
-    assert spec is not None and spec.loader is not None
-    app = importlib.util.module_from_spec(spec)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    spec.loader.exec_module(app)
+def test_a_rude_customer_of_the_trio_app_ends_his_own_call_only(tmp_path: Path) -> None:
+    app = module("trio_app")
 
     async def serve_them() -> None:
         async with open_runtime(tmp_path / "state") as runtime, trio.open_nursery() as nursery:
@@ -96,6 +102,23 @@ def test_the_property_tests_of_a_tool(tmp_path: Path) -> None:
     assert run("test_my_tool.py", cwd=tmp_path).splitlines()[-1] == "ok"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("quart_trio") is None, reason="needs quart-trio, which is optional")
+needs_quart = pytest.mark.skipif(
+    importlib.util.find_spec("quart_trio") is None, reason="needs quart-trio, which is optional"
+)
+
+
+@needs_quart
 def test_web_handler(tmp_path: Path) -> None:
     assert run("web_handler.py", "--try", cwd=tmp_path).splitlines() == ["200 6 * 7 = 42.", "200 You said: and then?"]
+
+
+@needs_quart
+async def test_what_a_client_of_the_web_handler_does_wrong_is_told_in_the_answer() -> None:
+    """It was an internal error with a traceback in the server's log, or a connection that broke off."""
+    handler = module("web_handler")
+    async with open_runtime(durability="memory") as runtime:
+        client = handler.make_app(runtime).test_client()
+        named = await client.post("/chat/not a name", data="hello")
+        empty = await client.post("/chat/ada", data="")
+        assert named.status_code == 400 and "is not a valid name" in await named.get_data(as_text=True)
+        assert "the prompt is empty" in await empty.get_data(as_text=True)
