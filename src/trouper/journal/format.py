@@ -1,8 +1,8 @@
 """The bytes of a segment: its lines, its header, its footer, and the names of the files.
 
     #trouper-journal 119 0f3a91c2 {"version":1,"journal":"...","number":1,"epoch":1,"first":1,"previous":"00000000","level":"fsync"}
-    1 187 5d1c22e0+ {"v":1,"type":"session_opened","id":"...","session":"customer-42",...,"body":{...}}
-    2 201 90b7e1aa {"v":1,"type":"turn_started",...}
+    1 187 5d1c22e0+ {"v":2,"type":"OpenSession","id":"...","session":"customer-42",...,"body":{...}}
+    2 201 90b7e1aa {"v":2,"type":"Submit",...}
     #sealed 96 77aa01bc {"records":2,"first":1,"last":2,"checksum":"90b7e1aa","streams":["customer-42"],"gaps":0}
     #end 000000000552 3c91aa07
 
