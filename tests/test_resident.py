@@ -139,7 +139,7 @@ async def test_a_session_has_what_it_was_given_also_when_it_comes_back(autojump_
         assert session._actor.outfit.model is own
         assert (await session.ask("three")).error.kind == "budget"  # What was used before it was away counts.
         await session.close()
-        assert "s" not in runtime._ground.resting
+        assert runtime._ground.outfit_of("s") is None
 
 
 async def test_hooks_hear_of_the_start_of_a_session_once(autojump_clock, open_checked):
@@ -511,6 +511,40 @@ async def test_one_that_has_failed_after_it_came_back_is_read_from_the_journal(a
         session = await runtime.session("s")
         assert [message.text for message in session.history][::2] == ["one", "two"]
         assert (await session.ask("three")).error is None
+
+
+@pytest.mark.parametrize("meanwhile", ["at once", "a snapshot", "a crowd"])
+async def test_one_that_has_failed_for_good_is_opened_again_with_what_it_was_given(
+    autojump_clock, open_checked, meanwhile
+):
+    """api.md, I27: else it had the model, the tools and the budget of the runtime, and was held to nothing any more."""
+    heard: list[tuple[str, bool]] = []
+    hooks = Hooks(session_started=lambda event: heard.append((event.session, event.resumed)))
+
+    @tool
+    async def everything() -> str:
+        """Not for everybody."""
+        return "done"
+
+    own = talkative()
+    async with open_checked(talkative(), tools=[everything], limits=FEW, hooks=[hooks]) as runtime:
+        await asked(runtime, model=own, tools=[], budget=Budget(steps=1))
+        session = await runtime.session("s")
+        for _ in range(SESSION_RESTART.limit + 1):
+            await trio.testing.wait_all_tasks_blocked()
+            session._actor._nursery.start_soon(_raise, RuntimeError("a bug"))
+        await session._ref.wait_exit()
+        del session
+        heard.clear()
+        if meanwhile == "a snapshot":
+            await runtime._ground.snapshots.write()
+        elif meanwhile == "a crowd":
+            await crowd(runtime)
+        session = await runtime.session("s")
+        outfit = session._actor.outfit
+        assert outfit.model is own and outfit.registry.get("everything") is None
+        assert (await session.ask("two")).error.kind == "budget"
+        assert [each for each in heard if each[0] == "s"] == [("s", True)]  # As after every crash.
 
 
 # --- snapshots and restarts

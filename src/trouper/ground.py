@@ -92,8 +92,10 @@ class RuntimeGround:
         #: Their names; who was asked for last, or could not be put to rest when that was tried, is the last.
         self._recent: dict[str, None] = {}
         self._resident_max = limits.resident_sessions
-        #: What sessions that were put to rest work with when they come back: it is theirs for as long as the runtime lives, and in no journal.
-        self.resting: dict[str, Outfit] = {}
+        #: What sessions that are not in memory work with when they come back, from rest or after they have failed: it is theirs for as long as the runtime lives, and in no journal.
+        self._outfits: dict[str, Outfit] = {}
+        #: Those that were put to rest: that one of them is back is nothing to hear of.
+        self.resting: set[str] = set()
         #: Of those who follow all sessions.
         self.feeds: list[Feed] = []
         self.spending = Spending(budget)
@@ -142,6 +144,8 @@ class RuntimeGround:
             return  # It failed with something on its way to the disk, which its state is without: it stands for that until it is opened again (I12).
         if actor.state.phase is CLOSED:
             self._loaded.discard(session)  # One that has failed is read anew.
+        else:
+            self._outfits[session] = actor.outfit
         self._let_go_of(session)
 
     def _let_go_of(self, session: str) -> None:
@@ -158,9 +162,15 @@ class RuntimeGround:
 
     # -- who is in memory
 
+    def outfit_of(self, session: str) -> Outfit | None:
+        """What it was given when it was opened, and since: also one that has failed for good keeps that, above all the tools and the budget that it is held to. `None`: it was not here yet."""
+        resident = self.sessions.get(session)
+        return self._outfits.get(session) if resident is None else resident.actor.outfit
+
     def opened(self, session: str, resident: Resident) -> None:
         self.sessions[session] = resident
-        self.resting.pop(session, None)
+        self._outfits.pop(session, None)
+        self.resting.discard(session)
         self._put_last(session)
 
     def asked_for(self, session: str) -> Session:
@@ -191,7 +201,9 @@ class RuntimeGround:
             else:
                 self._let_go_of(name)
                 self._loaded.discard(name)  # Nothing of it is on its way: what the roster has is all.
-                self.resting[name] = resident.actor.outfit
+                self._outfits[name] = resident.actor.outfit
+                if resident.ref.exit is None:
+                    self.resting.add(name)
                 put.append(resident)
         return put
 

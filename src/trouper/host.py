@@ -125,7 +125,7 @@ class Runtime(Overview):
         await self._wait_gone(name)
         resident = self._ground.sessions.get(name)
         if resident is None or resident.ref.exit is not None:
-            outfit = self._outfit_for(self._ground.resting.get(name, self._outfit), model, tools, budget)
+            outfit = self._outfit_for(self._ground.outfit_of(name) or self._outfit, model, tools, budget)
             if resident is None and self._ground.roster.has_gaps:
                 # Raises for a session that has lost records, before an actor fails on it.
                 self._ground.roster.load(name)
