@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import resource
@@ -13,10 +14,14 @@ from typing import Literal
 import pytest
 import trio
 
-from trouper import open_runtime
+from trouper import Budget, ToolResult, open_runtime, tool
+from trouper.core.abridged import KEPT_CHARS, LOST
+from trouper.core.events import CompactionEnded
+from trouper.core.messages import Media, Outcome
 from trouper.journal import BlobRefused, JournalError, JournalFailed, JournalFull, verify
 from trouper.journal.reader import Reader
-from trouper.models import Scripted, reply
+from trouper.models import Scripted, call, drop, reply, stall
+from trouper.session import SessionEnded
 from trouper.testing import CrashDisk, Fate
 from trouper.testing.invariants import check_invariants, records_of
 
@@ -161,17 +166,122 @@ async def test_a_prompt_that_has_no_place_is_refused_and_everything_else_goes_on
 async def test_a_reply_that_has_no_place_ends_its_turn_and_everything_else_goes_on(
     autojump_clock: trio.abc.Clock,
 ) -> None:
-    """J11, I23, I26"""
+    """J11, I23, I26, L13: with what could be recorded of it, and why no more could."""
     disk = CrashDisk()
     model = Scripted([reply(LONG), reply("Fine.")], exhausted="repeat")
     async with open_runtime(ROOT, disk=disk, model=model) as runtime:
         session, other = await runtime.session("a"), await runtime.session("b")
         disk.fail("create", errno.EMFILE, path="*/blobs/*", times=None)
+        disk.fail("open_read", errno.EMFILE, times=None)
         result = await session.ask("hello")
-        assert (result.stop_reason, result.text) == ("error", "")
+        assert result.error is not None and "open files" in result.error.message
+        assert (result.stop_reason, result.error.kind, result.text) == ("error", "journal", LONG[:KEPT_CHARS])
         for each in (session, other):
             assert (await each.ask("hello")).text == "Fine."
-    assert not check_invariants(records_of(Reader(disk, ROOT)))
+        assert session.history[1].kind == "cut_short"
+    disk.heal()
+    assert not check_invariants(records_of(Reader(disk, ROOT)), complete=True)
+
+
+@tool
+async def picture() -> ToolResult:
+    """Look at the screen."""
+    png = b"\x89PNG\r\n\x1a\n" + bytes(len(LONG))
+    return ToolResult("seen", images=(Media("image/png", base64.b64encode(png).decode()),))
+
+
+@tool(readonly=True)
+async def page() -> str:
+    """Read a page."""
+    return "p" * 60_000
+
+
+@pytest.mark.parametrize("calls", [["picture"], ["picture", "page"], ["page"] * 20, ["picture"] * 2])
+async def test_a_result_that_has_no_place_is_an_error_of_its_call_and_the_turn_goes_on(
+    autojump_clock: trio.abc.Clock, calls: list[str]
+) -> None:
+    """J11, I1, I23: nobody may take a call for one of which nobody knows whether it ended, nor run it again for that."""
+    disk = CrashDisk()
+    model = Scripted([reply(*(call(name) for name in calls)), reply("Fine.")], exhausted="repeat")
+    async with open_runtime(ROOT, disk=disk, model=model, tools=[picture, page]) as runtime:
+        session = await runtime.session("a")
+        disk.fail("create", errno.EMFILE, path="*/blobs/*", times=None)
+        disk.fail("open_read", errno.EMFILE, times=None)
+        assert (await session.ask("look")).text == "Fine."
+        answers = session.history[2].answers
+        assert [answer.name for answer in answers] == calls
+        assert {answer.content for answer in answers if answer.outcome is Outcome.ERROR} == {LOST}
+    disk.heal()
+    assert not check_invariants(records_of(Reader(disk, ROOT)), complete=True)
+
+
+@pytest.mark.parametrize("how", ["interrupt", "close", "wall time", "dropped"])
+async def test_a_long_reply_that_is_cut_short_without_a_place_for_it_ends_as_it_was_to(
+    autojump_clock: trio.abc.Clock, how: str
+) -> None:
+    """J11, L13, L15"""
+    disk = CrashDisk()
+    half = [LONG, drop()] if how == "dropped" else [LONG, stall(100.0)]
+    # A note is made of what was said so far, which has no place either.
+    model = Scripted([reply("So", stall(0.2), *half), reply("Fine.")])
+    budget = Budget(wall_s=5.0 if how == "wall time" else None)
+    async with open_runtime(ROOT, disk=disk, model=model, budget=budget) as runtime:
+        session = await runtime.session("a")
+        disk.fail("create", errno.EMFILE, path="*/blobs/*", times=None)
+        disk.fail("open_read", errno.EMFILE, times=None)
+        async with session.turn("hello") as turn, trio.open_nursery() as nursery:
+            nursery.start_soon(turn.wait_ended)
+            await trio.sleep(2)
+            if how == "interrupt":
+                await session.interrupt()
+            elif how == "close":
+                await session.close()
+        assert turn.result is not None
+        expected = {"wall time": "budget", "dropped": "error"}.get(how, "interrupt")
+        assert (turn.result.stop_reason, turn.result.text) == (expected, f"So{LONG}"[:KEPT_CHARS])
+    disk.heal()
+    assert not check_invariants(records_of(Reader(disk, ROOT)), complete=True)
+
+
+async def test_a_summary_that_has_no_place_is_none(autojump_clock: trio.abc.Clock) -> None:
+    """J11, L31"""
+    disk = CrashDisk()
+    model = Scripted([*(reply("y" * 400_000) for _ in range(8)), reply(LONG), reply("Fine.")])
+    async with open_runtime(ROOT, disk=disk, model=model) as runtime:
+        session = await runtime.session("a")
+        for _ in range(8):
+            await session.ask("more")
+        disk.fail("create", errno.EMFILE, path="*/blobs/*", times=None)
+        done = await session.compact()
+        assert isinstance(done, CompactionEnded) and done.how == "dropped" and done.fault is not None
+        assert (await session.ask("hello")).text == "Fine."
+    disk.heal()
+    assert not check_invariants(records_of(Reader(disk, ROOT)), complete=True)
+
+
+async def test_a_session_that_has_failed_for_good_says_of_what(autojump_clock: trio.abc.Clock) -> None:
+    """I22: here, that it cannot be read again; whoever holds it is told so, and whoever waits for its turn."""
+    disk = CrashDisk()
+    async with open_runtime(ROOT, disk=disk, model=Scripted([reply(stall(5.0), "Late."), reply("Fine.")])) as runtime:
+        session = await runtime.session("a")
+        disk.fail("open_read", errno.EMFILE, times=None)
+
+        async def crash() -> None:
+            await trio.sleep(1)
+            session._actor.start(_raise, RuntimeError("a bug"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(crash)
+            for _ in range(2):
+                with pytest.raises(SessionEnded, match=r"failed for good, with JournalFailed: .*open files"):
+                    await session.ask("hello")
+        disk.heal()
+        session = await runtime.session("a")
+        assert (await session.ask("hello")).text == "Fine."
+
+
+async def _raise(error: Exception) -> None:
+    raise error
 
 
 async def test_without_a_free_descriptor_a_large_prompt_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@
     |- WorldError              the world's fault: disk, network, provider; the message says what to do
     |  |- JournalError         the journal cannot be opened, read or written
     |  |  |- JournalNotFound, JournalNotADirectory, JournalUnreadable, JournalTooNew, JournalLocked, JournalExists,
-    |  |  `- JournalDamaged, JournalFull (BlobRefused), JournalBehind, JournalReadOnly, JournalFailed, JournalClosed
+    |  |  `- JournalDamaged, JournalFull (BlobRefused), BlobUnplaced, JournalBehind, JournalReadOnly, JournalFailed, JournalClosed
     |  |- ModelError           a provider failed; see trouper.models
     |  `- ActorGone, MailboxFull, AskTimeout, AskLost, ActorFailed           the other actor; see trouper.actors
     `- InternalError           our fault: please report it

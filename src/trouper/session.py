@@ -477,6 +477,8 @@ class Session(BackgroundSide):
         failure = self._ground.writer.failure
         if failure is not None:
             return JournalFailed(failure.message, **failure.facts)
+        if why := self._actor.failed_with:
+            how = f"has failed for good, with {why}; see to that, then open it again with runtime.session({self.id!r})"
         return SessionEnded(f"session {self.id!r} {how}", session=self.id)
 
     def _now(self) -> float:

@@ -16,7 +16,7 @@ import trio
 from attrs import define, field
 
 from trouper import codec
-from trouper._errors import CommandRejected
+from trouper._errors import CommandRejected, TrouperError
 from trouper.actors.ahead import may_go_ahead
 from trouper.actors.audience import Audience
 from trouper.actors.batch import Batch, Failure, gather
@@ -34,6 +34,7 @@ from trouper.actors.runs import OBSERVED, RunGround
 from trouper.actors.turnstile import Turnstile
 from trouper.actors.watches import Watches
 from trouper.actors.work import Worker
+from trouper.core.abridged import abridged
 from trouper.core.commands import (
     ActFire,
     CancelCall,
@@ -59,7 +60,8 @@ from trouper.core.settings import Limits
 from trouper.core.task_events import CreateTask, EndTask, StartTask, TaskEnded
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
 from trouper.core.values import changed, frozen
-from trouper.journal import JournalError, JournalFull
+from trouper.foreign import alone
+from trouper.journal import BlobUnplaced, JournalError, JournalFull
 from trouper.models.protocol import Model
 from trouper.tools.deferral import TOOL_SEARCH, revealed_by
 from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
@@ -122,6 +124,8 @@ class SessionActor:
     in_flight: int | None = None
     #: What work has gone on from already, and nobody was told of: it is written, and not yet durable.
     _ahead: Taken | None = None
+    #: What it has failed with for good, if it has.
+    failed_with: str = ""
     #: When the actor crashed lately, in trio's time.
     _crashes: list[float] = field(factory=list)
     _ref: Ref[Any, Any] | None = None
@@ -150,10 +154,12 @@ class SessionActor:
         is_over = True
         try:
             await self._live(inbox)
-        except Exception:
+        except Exception as error:
             now = trio.current_time()
             self._crashes = [at for at in self._crashes if now - at < SESSION_RESTART.within_s] + [now]
             is_over = len(self._crashes) > SESSION_RESTART.limit
+            if is_over:
+                self.failed_with = _named(alone(error))
             raise
         else:
             if self._is_closed():  # One that was only stopped goes with its runtime.
@@ -440,7 +446,17 @@ class SessionActor:
         """Decide on the command; what follows from it is on its way to the disk, and not yet part of `self.state`."""
         if type(command) in _INCOMPLETE:
             command = self._completed(state, command)
-        taken = take(self.ground, self.session, state, n, command)
+        try:
+            taken = take(self.ground, self.session, state, n, command)
+        except BlobUnplaced as unplaced:
+            # The work has ended, and will not be done again for that: its session goes on with what can be recorded of it.
+            lesser = abridged(command, unplaced.message)
+            if lesser is None:
+                raise
+            logger.warning(
+                "session %s: %s is recorded in few words: %s", self.session, type(command).__name__, unplaced
+            )
+            taken = take(self.ground, self.session, state, n, lesser)
         if taken is None:
             return None
         if self.in_flight is None:
@@ -718,6 +734,12 @@ class SessionActor:
 
 def _room_for(hooks: Sequence[Hooks]) -> AbstractAsyncContextManager[trio.Nursery | None]:
     return trio.open_nursery() if hooks else nullcontext()
+
+
+def _named(error: BaseException) -> str:
+    """Our own errors say what they are meant to; of others only the kind is told, since what they say may be anything."""
+    kind = type(error).__name__
+    return f"{kind}: {error.message}" if isinstance(error, TrouperError) else kind
 
 
 def _is_cancel(error: BaseException) -> bool:

@@ -5,6 +5,7 @@ It sees bytes only: what a record means is the codec's business. `open_log` give
 
 from trouper.journal._errors import (
     BlobRefused,
+    BlobUnplaced,
     JournalBehind,
     JournalClosed,
     JournalDamaged,
@@ -33,6 +34,7 @@ from trouper.journal.verify import Report, verify
 __all__ = [
     "Batch",
     "BlobRefused",
+    "BlobUnplaced",
     "Damage",
     "Disk",
     "Entry",

@@ -57,6 +57,10 @@ class BlobRefused(JournalFull):
     """There is no place now for a payload that is too large for a line: no space for it, no free descriptor, no permission. It alone is refused."""
 
 
+class BlobUnplaced(JournalError):
+    """The same of a payload of work that runs, which cannot be put off: whoever brings it has to do with less."""
+
+
 class JournalBehind(JournalError):
     """More waits to be written than the journal will hold in memory: the disk is slower than the work."""
 

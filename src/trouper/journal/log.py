@@ -20,7 +20,15 @@ import attrs
 
 from trouper._errors import InternalError, UsageError
 from trouper.core.values import changed, frozen
-from trouper.journal._errors import BlobRefused, JournalBehind, JournalClosed, JournalError, JournalFailed, JournalFull
+from trouper.journal._errors import (
+    BlobRefused,
+    BlobUnplaced,
+    JournalBehind,
+    JournalClosed,
+    JournalError,
+    JournalFailed,
+    JournalFull,
+)
 from trouper.journal.blobs import OpenBlob, digest_of
 from trouper.journal.disk import NO_SPACE, Disk, File, Lock
 from trouper.journal.files import create_temporary, put_in_place, write_all
@@ -598,7 +606,7 @@ class Log:
         except OSError as error:
             why = error
         if why is not None:
-            raise (BlobRefused if entry.opens else JournalError)(
+            raise (BlobRefused if entry.opens else BlobUnplaced)(
                 f"there is no place for {len(entry.body)} bytes of session {entry.stream!r} beside the journal {self.root!r} ({why}); "
                 "free disk space or open files (ulimit -n), check the permissions of its `blobs`, then try again",
                 root=self.root,
