@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from trouper.events import QuestionAsked
 from trouper.journal import MemoryDisk
 from trouper.models.scripted import Scripted, call, reply
 from trouper.services.memory import MemoryKeeper
+from trouper.services.places import Places
 from trouper.testing.invariants import check_invariants
 from trouper.tools.builtin import (
     ask_user,
@@ -643,3 +646,58 @@ async def test_a_secret_needs_a_place(open_checked: Any, autojump_clock: Any) ->
         session = await runtime.session("a")
         result = await session.ask("go")
         assert result.text == "ok" and not session.questions
+
+
+# --- where they are kept
+
+
+class _Interrupted(str):
+    """The name of a session. The first thread that looks it up for the `at`th time stops there until another one, which asks the same, has its answer or cannot get one meanwhile."""
+
+    def stop(self, at: int, ask: Callable[[], Any]) -> None:
+        self.left, self.first, self.got = at, threading.current_thread(), []
+        self.other = threading.Thread(target=lambda: self.got.append(ask()))
+
+    def __hash__(self) -> int:
+        if threading.current_thread() is self.first:
+            self.left -= 1
+            if self.left == 0:
+                self.other.start()
+                self.other.join(0.05)  # It may have to wait for us: then it goes on behind us.
+        return str.__hash__(self)
+
+    __eq__ = str.__eq__
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+@pytest.mark.parametrize("which", ["files_of", "key_values_of", "secrets_of"])
+def test_whoever_asks_for_a_store_in_whatever_thread_has_the_same_one(tmp_path: Path, which: str, at: int) -> None:
+    """Each store keeps its writers apart: of two for one session, one would overwrite what the other has written."""
+    places = Places(tmp_path)
+    name = _Interrupted("s")
+    name.stop(at, lambda: getattr(places, which)(name))
+    mine = getattr(places, which)(name)
+    if name.other.ident is not None:
+        name.other.join()
+        assert name.got == [mine]
+    assert getattr(places, which)("s") is mine
+
+
+def test_a_place_for_a_while_is_one_whoever_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I21: of two that were made at once, one stayed behind, with what was written there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    places = Places(None, temporary=True)
+    make, other = tempfile.mkdtemp, threading.Thread(target=places.key_values_of, args=("s",))
+
+    def interrupted(**how: str) -> str:
+        if other.ident is None:
+            other.start()
+            other.join(0.05)
+        return make(**how)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", interrupted)
+    assert places.files_of("s") is not None
+    other.join()
+    assert len(list(tmp_path.iterdir())) == 1
+    places.close()
+    assert not list(tmp_path.iterdir())

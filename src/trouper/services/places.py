@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from threading import Lock
 from weakref import WeakValueDictionary
 
 from trouper.core.ids import check_name
@@ -40,6 +41,8 @@ class Places:
         self._files: WeakValueDictionary[str, RootedFiles] = WeakValueDictionary()
         self._key_values: WeakValueDictionary[str, KeyValueStore] = WeakValueDictionary()
         self._secrets: WeakValueDictionary[str, LearnedSecrets] = WeakValueDictionary()
+        #: Tools ask in several threads, and between a look into one of these and an entry another may come.
+        self._asked = Lock()
         if directory is not None:
             self.redactor.learn(*values_in(directory / "secrets"))
 
@@ -59,27 +62,31 @@ class Places:
         return None if self._temporary else self._directory
 
     def files_of(self, session: str) -> RootedFiles | None:
-        found = self._files.get(session)
-        if found is None and self.directory is not None:
-            made = RootedFiles(self.directory, "files", check_name(session, "session"))
-            found = self._files.setdefault(session, made)
-        return found
+        with self._asked:
+            found = self._files.get(session)
+            if found is None and self.directory is not None:
+                found = RootedFiles(self.directory, "files", check_name(session, "session"))
+                self._files[session] = found
+            return found
 
     def key_values_of(self, session: str) -> KeyValueStore | None:
-        found = self._key_values.get(session)
-        if found is None and self.directory is not None:
-            found = self._key_values.setdefault(session, KeyValueStore(self.directory / "kv" / f"{session}.json"))
-        return found
+        with self._asked:
+            found = self._key_values.get(session)
+            if found is None and self.directory is not None:
+                found = self._key_values[session] = KeyValueStore(self.directory / "kv" / f"{session}.json")
+            return found
 
     def secrets_of(self, session: str) -> LearnedSecrets | None:
-        found = self._secrets.get(session)
-        if found is not None or self.directory is None:
+        with self._asked:
+            found = self._secrets.get(session)
+            if found is not None or self.directory is None:
+                return found
+            store: FileSecrets | KeyringSecrets = FileSecrets(self.directory / "secrets" / f"{session}.json")
+            if self._keyring is not None:
+                names = self.directory / "secrets" / f"{session}.names"
+                store = KeyringSecrets(names, f"trouper/{self.directory}/{session}", self._keyring)
+            found = self._secrets[session] = LearnedSecrets(store, self.redactor.learn)
             return found
-        store: FileSecrets | KeyringSecrets = FileSecrets(self.directory / "secrets" / f"{session}.json")
-        if self._keyring is not None:
-            names = self.directory / "secrets" / f"{session}.names"
-            store = KeyringSecrets(names, f"trouper/{self.directory}/{session}", self._keyring)
-        return self._secrets.setdefault(session, LearnedSecrets(store, self.redactor.learn))
 
     def close(self) -> None:
         if self._temporary and self._directory is not None:
