@@ -141,6 +141,16 @@ async def test_masking_that_saves_too_little_is_not_done(autojump_clock, open_ch
     assert summaries(model)
 
 
+async def test_masking_that_saves_nothing_is_none_however_little_would_do(autojump_clock, open_checked, journal):
+    """L27, L34, I35: a history without results was told to be masked before every model call, and by every `compact()`."""
+    limits = Limits(compaction=Compaction(threshold=1, mask_min_saving=0))
+    async with open_checked(Scripted(talk(2)), limits=limits) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 2)
+        assert await session.compact() is None
+    assert not recorded(journal, HistoryMasked)
+
+
 async def test_the_summary_is_asked_with_the_same_prefix_and_a_prompt_of_our_own(autojump_clock, open_checked):
     """L28: same system prompt and tools, so that the provider's cache serves."""
 

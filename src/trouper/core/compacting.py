@@ -34,7 +34,8 @@ def mask(decision: Decision, turns: int, min_saving: int) -> None:
     state = decision.state
     before = compaction.mask_boundary(state.history.messages, turns)
     _, saved = compaction.mask(state.history.messages, before)
-    if saved >= min_saving:
+    # Nothing is never worth an event, also where any saving is welcome (I35).
+    if saved and saved >= min_saving:
         decision.emit(HistoryMasked(before, state.tokens, state.tokens - saved))
 
 
