@@ -15,10 +15,12 @@ import annotated_types
 import attrs
 import jsonschema_rs
 import pytest
+import quoting
 
 from trouper._errors import ToolDefinitionError
 from trouper.tools import Param, ToolContext, tool
 from trouper.tools.docstring import parameter_texts, summary
+from trouper.tools.errors import InvalidArguments
 from trouper.tools.schema import schema_of
 
 OrderId = NewType("OrderId", str)
@@ -262,6 +264,37 @@ async def test_class_that_contains_itself_is_structured() -> None:
     prepared = depth.prepare({"tree": {"name": "a", "children": '[{"name": "b"}]'}})
     assert prepared.notes == ("parsed the text in 'tree.children' as JSON",)
     assert (await depth.run(prepared.arguments, ToolContext())).content == 2
+
+
+@pytest.mark.parametrize(
+    ("cls", "value"),
+    [
+        (quoting.Tree, {"name": "a", "children": [{"name": "b", "children": []}]}),
+        (quoting.Chain, {"day": "2026-01-02", "next": {"day": "2026-01-03", "next": None}}),
+        (quoting.Menu, {"hidden": {"x": {"price": "1.50"}}, "kind": "list"}),
+    ],
+    ids=["itself in a list", "itself or nothing", "one that comes later"],
+)
+async def test_class_with_a_name_in_quotes_inside_an_annotation_is_structured_and_back(cls: Any, value: Any) -> None:
+    """T1: its schema was written, and no call could be made."""
+
+    @tool
+    async def same(value: cls) -> Any:  # type: ignore[valid-type]
+        assert isinstance(value, cls)
+        return value
+
+    prepared = same.prepare({"value": value})
+    assert (await same.run(prepared.arguments, ToolContext())).content == value
+
+
+def test_place_of_a_mistake_is_told_within_a_class_with_a_name_in_quotes() -> None:
+    """T1, L19"""
+
+    @tool
+    async def take(chain: quoting.Chain) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"chain\.next\.day"):
+        take.prepare({"chain": {"day": "2026-01-02", "next": {"day": "2026-13-45"}}})
 
 
 def test_decimal_takes_text_or_number() -> None:

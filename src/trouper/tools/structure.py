@@ -150,6 +150,8 @@ def converter() -> Converter:
     made.register_structure_hook_factory(_is_union, _union_hook)
     made.register_structure_hook_factory(_is_abstract_list, lambda cls: _list_hook(cls, made))
     made.register_structure_hook_factory(typing.is_typeddict, _typed_dict_hook)
+    made.register_structure_hook_factory(_has_quotes, lambda cls: _quoting_hook(cls, made))
+    made.register_unstructure_hook_factory(_has_quotes, lambda cls: _quoting_unhook(cls, made))
     for kind in (datetime, date, time):
         made.register_unstructure_hook(kind, lambda value: value.isoformat())
     made.register_unstructure_hook(UUID, str)
@@ -228,6 +230,45 @@ def _union_hook(union: Any) -> Callable[[Json, object], Any]:
         raise failed or ValueError("fits none of the kinds that are allowed here")
 
     return structure
+
+
+def _quoted_within(annotation: object) -> bool:
+    """Whether a name in quotes stands somewhere inside, as in `list["Node"]`."""
+    arguments = () if get_origin(annotation) is Literal else get_args(annotation)
+    return any(isinstance(each, str | typing.ForwardRef) or _quoted_within(each) for each in arguments)
+
+
+def _fields_with_quotes(cls: Any) -> list[str]:
+    """The fields of a class whose annotation has a name in quotes within: cattrs looks up one that is a name as a whole, and no such one."""
+    if not isinstance(cls, type):
+        return []
+    fields = getattr(cls, "__attrs_attrs__", ()) or getattr(cls, "__dataclass_fields__", {}).values()
+    return [each.name for each in fields if _quoted_within(each.type)]
+
+
+def _has_quotes(cls: Any) -> bool:
+    return bool(_fields_with_quotes(cls))
+
+
+def _quoting_hook(cls: Any, made: Converter) -> Callable[[Json, Any], Any]:
+    """That is how classes refer to themselves, and to those that come after them."""
+    from cattrs.gen import make_dict_structure_fn, override
+
+    def built(hint: object) -> Callable[[Json, Any], Any]:
+        build = structure_of(hint)
+        return lambda value, _: fresh(value) if build is None else build(value)
+
+    hints = get_type_hints(cls, include_extras=True)
+    looked_up: Any = {name: override(struct_hook=built(hints[name])) for name in _fields_with_quotes(cls)}
+    return make_dict_structure_fn(cls, made, **looked_up)
+
+
+def _quoting_unhook(cls: Any, made: Converter) -> Callable[[Any], dict[str, Any]]:
+    """And back: each value by what it is."""
+    from cattrs.gen import make_dict_unstructure_fn, override
+
+    by_value: Any = {name: override(unstruct_hook=made.unstructure) for name in _fields_with_quotes(cls)}
+    return make_dict_unstructure_fn(cls, made, **by_value)
 
 
 def _typed_dict_hook(cls: Any) -> Callable[[Json, object], Any]:
