@@ -23,7 +23,7 @@ from trouper._errors import ToolDefinitionError
 from trouper.actors.environment import Environment
 from trouper.core.task_events import TaskInputRequested
 from trouper.events import QuestionAsked
-from trouper.journal import MemoryDisk
+from trouper.journal import MemoryDisk, repair
 from trouper.models.scripted import Scripted, call, reply
 from trouper.services.memory import MemoryKeeper
 from trouper.services.places import Places
@@ -309,6 +309,48 @@ async def test_memory_survives_in_snapshot_and_suffix(open_checked: Any, autojum
             await trio.sleep(1.0)
         disk = disk.process()
     open_checked.check(disk)
+
+
+async def test_memory_is_folded_from_its_records_if_the_snapshot_of_it_is_of_no_use(tmp_path: Path) -> None:
+    """J13: a snapshot can always be built again; a flipped bit in the memory's part of it kept the runtime from opening at all."""
+    async with open_runtime(tmp_path) as runtime:
+        await runtime.memory.remember("s", "tea", "green")
+        await runtime.memory.remember("s", "milk", "none")
+        await runtime.memory.forget("s", "milk")
+        await runtime.session("ada")
+    (snapshot,) = (tmp_path / "snapshots").iterdir()
+    snapshot.write_bytes(snapshot.read_bytes().replace(b"green", b"greem"))
+    async with open_runtime(tmp_path) as runtime:
+        assert [(memo.key, memo.value) for memo in await runtime.memory.list("s")] == [("tea", "green")]
+        await runtime.memory.remember("s", "sugar", "two")
+    async with open_runtime(tmp_path) as runtime:
+        assert [memo.key for memo in await runtime.memory.list("s")] == ["sugar", "tea"]
+    assert not check_invariants(tmp_path)
+
+
+async def test_a_memory_that_has_lost_some_of_its_records_keeps_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """J10, I23: the repaired journal opens, also where what was lost is forgotten later on, and the hole is named."""
+    root, repaired = tmp_path / "state", tmp_path / "repaired"
+    async with open_runtime(root) as runtime:
+        await runtime.memory.remember("s", "tea", "green")
+        await runtime.memory.remember("s", "lost", "and gone")
+        await runtime.memory.forget("s", "lost")
+        await runtime.memory.remember("s", "sugar", "two")
+        await (await runtime.session("ada")).ask("hello")
+    segment = root / "segment-00000001.log"
+    segment.write_bytes(segment.read_bytes().replace(b"and gone", b"and lone"))
+    repair(root, repaired)
+    for more in ("milk", "lemon"):
+        async with open_runtime(repaired) as runtime:
+            await runtime.memory.remember("s", more, "some")
+            keys = [memo.key for memo in await runtime.memory.list("s")]
+            assert (await (await runtime.session("ada")).ask("hello")).error is None
+    assert keys == ["lemon", "milk", "sugar", "tea"]
+    assert [each.message for each in caplog.records if "lost its events" in each.message] == [
+        "the memory has lost its events 1 to 1; what is left of it is kept, and may hold what was forgotten then"
+    ]
 
 
 async def test_a_secret_is_remembered_by_nobody(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from trouper import codec
 from trouper._errors import TrouperError, WorldError
 from trouper.core import memory
 from trouper.core.ids import MEMORY_STREAM, is_session
-from trouper.core.memory import Memories
+from trouper.core.memory import Memories, MemoryForgotten
 from trouper.core.outstanding import outstanding
 from trouper.core.session import CLOSED, State, evolve
 from trouper.core.values import changed, frozen
@@ -21,6 +22,8 @@ from trouper.journal import JournalDamaged, Log, Snapshot
 from trouper.journal.format import is_gap, stream_of
 
 logger = logging.getLogger("trouper.recovery")
+
+T = TypeVar("T")
 
 ACTIVE = "active"
 IDLE = "idle"
@@ -145,17 +148,16 @@ class Roster:
 
     def memories(self) -> tuple[Memories, int]:
         """What is remembered, and the number of its next event."""
-        found, next_seq = Memories(), 0
-        if self._snapshot is not None and MEMORY_STREAM in self._snapshot.sections:
-            value = codec.loads(self._snapshot.read(MEMORY_STREAM))
-            found, next_seq = codec.from_json(value["state"], Memories), value["next"]
-        for payload in self._suffix.pop(MEMORY_STREAM, ()):
-            _, n, events = codec.decode_events(payload)
-            if n + len(events) > next_seq:
-                for event in events:
-                    found = memory.evolve(found, event)
-                next_seq = n + len(events)
-        return found, next_seq
+        later = self._suffix.pop(MEMORY_STREAM, ())
+        if self._snapshot is None or MEMORY_STREAM not in self._snapshot.sections:
+            return fold_memories(later)
+        try:
+            found, next_seq = decode_memories(self._snapshot.read(MEMORY_STREAM))
+        except (JournalDamaged, codec.UndecodableRecord) as error:
+            logger.warning("the memory: its snapshot is of no use (%s); folding all its records", error)
+            records = self._log.records(stream=MEMORY_STREAM)
+            return fold_memories(record.payload for record in records if not is_gap(record.payload))
+        return fold_memories(later, found, next_seq)
 
     def taken(self, session: str) -> tuple[State, int]:
         """What `load` gives, for an actor that has it from now on."""
@@ -285,6 +287,31 @@ def fold(payloads: Iterable[bytes], state: State | None = None, next_seq: int = 
     return state, next_seq
 
 
+def fold_memories(
+    payloads: Iterable[bytes], memories: Memories | None = None, next_seq: int = 0
+) -> tuple[Memories, int]:
+    """Fold records of the memory, as `fold` does. But each stands for itself: those behind a hole are as good as ever, so what is left is gone on with."""
+    found = Memories() if memories is None else memories
+    whole = True
+    for payload in payloads:
+        _, n, events = codec.decode_events(payload)
+        if n + len(events) <= next_seq:
+            continue
+        if n > next_seq:
+            whole = False
+            logger.error(
+                "the memory has lost its events %d to %d; what is left of it is kept, and may hold what was forgotten then",
+                next_seq,
+                n - 1,
+            )
+        for event in events:
+            # What was written in the hole, and forgotten behind it, is not there to be forgotten.
+            if whole or not isinstance(event, MemoryForgotten) or event.key in found.scopes.get(event.scope, {}):
+                found = memory.evolve(found, event)
+        next_seq = n + len(events)
+    return found, next_seq
+
+
 def _refused(session: str, event: int, why: str) -> SessionDamaged:
     return SessionDamaged(
         f"session {session!r} cannot be folded by today's code from its event {event} on ({why}), and cannot go on; see where with `trouper journal replay`, "
@@ -318,8 +345,19 @@ def encode_section(state: State, next_seq: int) -> bytes:
 
 
 def decode_section(payload: bytes) -> tuple[State, int]:
+    return _decoded(payload, State)
+
+
+def decode_memories(payload: bytes) -> tuple[Memories, int]:
+    return _decoded(payload, Memories)
+
+
+def _decoded(payload: bytes, kind: type[T]) -> tuple[T, int]:
+    """A state and the number of its next event; `UndecodableRecord` for whatever another Trouper put there: the records say the same."""
     value = codec.loads(payload)
-    if value.get("v") != codec.VERSION:
-        raise codec.UndecodableRecord(f"the snapshot has version {value.get('v')!r}")
-    state: State = codec.from_json(value["state"], State)
-    return state, value["next"]
+    try:
+        if value["v"] != codec.VERSION:
+            raise codec.UndecodableRecord(f"the snapshot has version {value['v']!r}")
+        return codec.from_json(value["state"], kind), value["next"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise codec.UndecodableRecord(f"the snapshot is not one that this Trouper writes: {error!r}") from error
