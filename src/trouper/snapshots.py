@@ -151,7 +151,7 @@ class Snapshots:
         """Whether it is on the disk."""
         try:
             await self._writer.wait_durable(picture.covers)
-            await self._in_thread(self._log.write_snapshot, picture.seq, picture.sections, picture.previous)
+            await self._in_thread(self._write, picture)
         except (OSError, JournalError) as error:
             _tell_unwritten(error)
             if isinstance(error, JournalDamaged) and picture.previous is not None:
@@ -159,6 +159,9 @@ class Snapshots:
                 self._roster.distrust(await self._in_thread(picture.previous.spoilt))
             return False
         return True
+
+    def _write(self, picture: Picture) -> None:
+        self._log.write_snapshot(picture.seq, picture.sections, picture.previous, covers=picture.covers)
 
     async def _hand_over(self, picture: Picture) -> None:
         """From now on the roster reads what it has put down; else it goes on from the one before, and keeps what it has."""

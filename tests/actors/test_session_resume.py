@@ -437,6 +437,27 @@ async def test_a_snapshot_holds_nothing_that_a_power_cut_can_take_from_the_journ
     open_checked.check(cut)
 
 
+async def test_at_no_level_is_a_snapshot_ahead_of_the_journal_after_a_power_cut(autojump_clock, open_checked):
+    """I13, I17: at level `write` nothing is synced but for a snapshot; what a model has said since the last one was in the next one, and on no disk."""
+    disk = CrashDisk()
+    model = Scripted([reply("one word, ", stall(0.3), "and another, ", stall(60.0), "and the last one")])
+    environment = open_checked.environment()
+    async with open_runtime("/state", model=model, disk=disk, environment=environment, durability="write") as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go") as turn:
+            await runtime._ground.snapshots.write()
+            async for event in turn:
+                if isinstance(event, ModelProgressed):
+                    break
+            await runtime._ground.snapshots.write()
+            left = disk.fork()
+    cut = left.crash(Fate.DROPPED)
+    environment = attrs.evolve(open_checked.environment(), pid=2)
+    async with open_runtime("/state", model=Scripted([reply("again")]), disk=cut, environment=environment) as runtime:
+        assert (await (await runtime.session("s")).ask("go on")).text == "again"
+    open_checked.check(cut)
+
+
 @pytest.mark.parametrize("closed", [False, True], ids=["from an earlier process", "closed in this one"])
 async def test_a_snapshot_that_is_written_while_a_session_is_opened_holds_it(autojump_clock, open_checked, closed):
     """I12, I17, J13: its actor has not read it yet; after a crash it would have been a new one, under the old name."""

@@ -103,6 +103,38 @@ def test_a_journal_that_ends_before_its_snapshot_is_damaged() -> None:
     assert not verify("/j", disk=disk).ok
 
 
+def test_a_journal_that_ends_before_what_its_snapshot_has_taken_in_is_damaged() -> None:
+    """I13, J10: a state may be ahead of the record that a snapshot is named after, and its next record would leave a hole behind the end."""
+    disk = CrashDisk()
+    log = with_records(disk)
+    log.write_snapshot(3, [("a", "1", b"x")], covers=5)
+    log.abandon()
+    path = "/j/segment-00000001.log"
+    lines = disk.read_bytes(path).splitlines(keepends=True)
+    whole, cut = disk.fork(), disk.fork()
+    cut.write_bytes(path, b"".join(lines[:-1]))
+    assert open_log("/j", disk=whole).refusal is None and verify("/j", disk=disk).ok
+    again = open_log("/j", disk=cut)
+    assert isinstance(again.refusal, JournalDamaged)
+    assert "the journal ends with record 4, and a snapshot was made after 5" in str(again.refusal)
+    assert not verify("/j", disk=cut).ok
+
+
+def test_a_snapshot_syncs_all_that_it_has_taken_in() -> None:
+    """I17: at level write, also what was written since the last sync."""
+    disk = CrashDisk()
+    log = open_log("/j", disk=disk, level="write")
+    log.append(entry(0))
+    log.write_snapshot(1, [("a", "1", b"x")])
+    log.append(entry(1))
+    log.write_snapshot(1, [("a", "1", b"y")], covers=2)
+    from trouper.testing import Fate
+
+    assert open_log("/j", disk=disk.crash(Fate.DROPPED)).recovery.last == 2
+    with pytest.raises(UsageError, match="record 3 is not written yet"):
+        log.write_snapshot(2, [], covers=3)
+
+
 def test_only_the_newest_two_are_kept() -> None:
     disk = CrashDisk()
     log = with_records(disk)

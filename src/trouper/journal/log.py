@@ -443,23 +443,31 @@ class Log:
         return self._snapshot
 
     def write_snapshot(
-        self, seq: int, sections: Iterable[tuple[str, str, bytes | None]], previous: Snapshot | None = None
+        self,
+        seq: int,
+        sections: Iterable[tuple[str, str, bytes | None]],
+        previous: Snapshot | None = None,
+        *,
+        covers: int | None = None,
     ) -> str:
         """Write a snapshot of the state after record `seq`; returns its path. Blocks; may run in any thread.
 
         A section is (name, tag, payload); payload None copies the section of that name, with its new tag, from `previous`, or else from the newest snapshot.
+        Some may have taken in records up to `covers` already.
         """
+        covers = seq if covers is None else covers
         with self._mutex:
             self._writable()
-            if seq > self._written:
+            if covers > self._written:
                 raise UsageError(
-                    f"record {seq} is not written yet, the last one is {self._written}; wait for it first", seq=seq
+                    f"record {covers} is not written yet, the last one is {self._written}; wait for it first",
+                    seq=covers,
                 )
-            if seq > self._synced:
+            if covers > self._synced:
                 # A snapshot that outlives the records it stands for would look like damage.
                 self._sync_live()
         previous = self.snapshot() if previous is None else previous
-        path = write_snapshot(self.disk, self.root, self.recovery.journal, seq, sections, previous)
+        path = write_snapshot(self.disk, self.root, self.recovery.journal, seq, covers, sections, previous)
         # Whoever holds the one before may go on reading it.
         self._snapshot = None
         return path

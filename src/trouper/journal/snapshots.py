@@ -43,11 +43,13 @@ class Snapshot:
     """An open snapshot: its index is in memory, its payloads are on the disk."""
 
     def __init__(
-        self, file: File, path: str, seq: int, index: dict[str, tuple[int, int, int]], tags: dict[str, str]
+        self, file: File, path: str, seq: int, covers: int, index: dict[str, tuple[int, int, int]], tags: dict[str, str]
     ) -> None:
         self.path = path
         #: The state is that after this record.
         self.seq = seq
+        #: Some sections may have taken in records up to this one.
+        self.covers = covers
         #: The name of each section and its tag, which means what the writer of the snapshot wants.
         self.sections: Mapping[str, str] = MappingProxyType(tags)
         #: Bytes of all payloads.
@@ -95,6 +97,7 @@ def write_snapshot(
     root: str,
     journal: str,
     seq: int,
+    covers: int,
     sections: Iterable[tuple[str, str, bytes | None]],
     previous: Snapshot | None,
 ) -> str:
@@ -102,7 +105,7 @@ def write_snapshot(
     folder = os.path.join(root, SNAPSHOTS_NAME)
     make_directory(disk, folder)
     path = os.path.join(folder, f"snapshot-{seq:020d}.snap")
-    write_file(disk, path, _encode(journal, seq, sections, previous))
+    write_file(disk, path, _encode(journal, seq, covers, sections, previous))
     names = [name for name in disk.list_dir(folder) if _NAME.fullmatch(name)]
     for name in names[:-SNAPSHOTS_KEPT]:
         with contextlib.suppress(OSError):  # To forget one is a nicety.
@@ -111,9 +114,12 @@ def write_snapshot(
 
 
 def _encode(
-    journal: str, seq: int, sections: Iterable[tuple[str, str, bytes | None]], previous: Snapshot | None
+    journal: str, seq: int, covers: int, sections: Iterable[tuple[str, str, bytes | None]], previous: Snapshot | None
 ) -> Iterator[bytes]:
-    header = encode_control(_HEADER_MARK, {"version": SNAPSHOT_VERSION, "journal": journal, "seq": seq})
+    facts = {"version": SNAPSHOT_VERSION, "journal": journal, "seq": seq}
+    if covers != seq:
+        facts["covers"] = covers
+    header = encode_control(_HEADER_MARK, facts)
     buffer = bytearray(header)
     offset = len(header)
     index: list[tuple[str, str, int, int, int]] = []
@@ -152,11 +158,11 @@ def newest_snapshot(disk: Disk, root: str, journal: str) -> tuple[Snapshot | Non
 
 
 def end_known(snapshot: Snapshot | None, ignored: tuple[Damage, ...]) -> int:
-    """The last record that a snapshot of this journal was made after: so far the journal went, at least. 0 if there is none.
+    """The last record that a snapshot of this journal has taken in, or was made after: so far the journal went, at least. 0 if there is none.
 
     The records were synced before the snapshot got its name; so the name of one that is damaged still vouches for them.
     """
-    known = [snapshot.seq] if snapshot is not None else []
+    known = [snapshot.covers] if snapshot is not None else []
     for damage in ignored:
         name = _NAME.fullmatch(os.path.basename(damage.file))
         if name is not None and damage.reason != _FOREIGN:
@@ -210,4 +216,5 @@ def _open(file: File, path: str, journal: str) -> Snapshot | Damage:
     for name, tag, offset, length, checksum in found["sections"]:
         index[name] = (offset, length, checksum)
         tags[name] = tag
-    return Snapshot(file, path, int(header["seq"]), index, tags)
+    seq = int(header["seq"])
+    return Snapshot(file, path, seq, int(header.get("covers", seq)), index, tags)
