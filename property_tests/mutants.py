@@ -41,11 +41,11 @@ assert pathlib.Path(trouper.__file__).is_relative_to(sys.argv[1]), f"{trouper.__
 import pytest
 
 class Quick:
-    """A failure is all that is asked for: making it small would take minutes."""
+    """A failure is all that is asked for: making it small would take minutes. And who is slow has not failed."""
 
     def pytest_configure(self, config):
         from hypothesis import Phase, settings
-        settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None)
+        settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None, deadline=None)
         settings.load_profile("mutants")
 
 sys.exit(pytest.main(sys.argv[2:], plugins=[Quick()]))

@@ -172,7 +172,7 @@ COMMANDS = sorted(codec._COMMANDS.values(), key=lambda kind: kind.__name__)
 
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_event_survives(kind, data):
     """J3, I10: all kinds, any values."""
@@ -181,7 +181,7 @@ def test_every_event_survives(kind, data):
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_command_survives_as_a_cause(kind, data):
     """J3, I18: whatever its first event repeats of it."""

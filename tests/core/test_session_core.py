@@ -474,7 +474,7 @@ def _commands(draw: st.DrawFn, state: State) -> Command:
             return Compact(5.0, Compaction(keep_pairs=1, min_messages=3))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_whatever_is_asked_in_whatever_order_the_state_stays_sound(data):
     """I1, I5, I10, L1, L10: any history can be sent or repaired, no call ends twice, and a fold of the events gives the same state."""
