@@ -291,7 +291,10 @@ def decode(payload: bytes, seq: int = 0) -> Record:
         body = value["body"]
         decoded = tuple(event_from_json(event) for event in body["events"])
         cause = _cause_from_json(value["type"], body["cause"], decoded[0])
-        return Record(value["session"], value["n"], value["epoch"], value["at"], cause, decoded, seq)
+        n, epoch, at = value["n"], value["epoch"], value["at"]
+        if type(n) is not int or type(epoch) is not int or not isinstance(at, float | int):
+            raise TypeError(f"n, epoch and at are {n!r}, {epoch!r} and {at!r}")
+        return Record(value["session"], n, epoch, at, cause, decoded, seq)
     except UndecodableRecord:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -304,7 +307,10 @@ def decode_events(payload: bytes, seq: int = 0) -> tuple[str, int, tuple[Any, ..
     try:
         if value["v"] != VERSION:
             value = upcast(value)
-        return value["session"], value["n"], tuple(map(event_from_json, value["body"]["events"]))
+        n = value["n"]
+        if type(n) is not int:
+            raise TypeError(f"n is {n!r}")
+        return value["session"], n, tuple(map(event_from_json, value["body"]["events"]))
     except UndecodableRecord:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:

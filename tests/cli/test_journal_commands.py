@@ -151,7 +151,7 @@ def test_replay_decides_every_command_again(trouper, filled: Path) -> None:
     records = len(
         lines(trouper("journal", "show", "--json", filled).out)
     )  # Those of the memory have no step, and are decided again too.
-    assert verdict == {"ok": True, "damage": [], "rerun": records, "divergences": [], "holes": []}
+    assert verdict == {"ok": True, "damage": [], "rerun": records, "divergences": [], "holes": [], "snapshots": []}
     assert 0 < len(steps) < records
 
 

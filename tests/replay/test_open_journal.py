@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -27,6 +28,7 @@ from trouper.journal import (
     RawRecord,
     Reader,
     open_log,
+    open_reader,
     repair,
 )
 from trouper.journal.building import MARKER_NAME
@@ -195,6 +197,55 @@ def test_a_record_that_cannot_be_folded_is_named_by_whoever_folds(root: Path, tm
     assert told_of == [r.seq for r in journal.records() if r.session == "two" or (r.session == "one" and r.seq < seq)]
 
 
+@pytest.mark.parametrize(
+    ("alter", "why"),
+    [
+        pytest.param(
+            lambda value: value["body"]["events"][0].update(type="Later"),
+            "an event of type 'Later' is unknown; a newer Trouper wrote this journal: upgrade to read it",
+            id="of a newer version",
+        ),
+        pytest.param(lambda value: value.update(type="Later"), "a command of type 'Later' is unknown", id="its cause"),
+        pytest.param(lambda value: value["body"].update(events=[]), "is not one that Trouper writes", id="empty"),
+        pytest.param(lambda value: value.update(n="4"), "is not one that Trouper writes", id="its number is none"),
+        pytest.param(lambda value: value.update(epoch=None), "is not one that Trouper writes", id="its epoch is none"),
+        pytest.param(lambda value: value.update(at="noon"), "is not one that Trouper writes", id="its time is none"),
+    ],
+)
+def test_a_record_that_cannot_be_read_hides_no_other_session(
+    root: Path, tmp_path: Path, alter: Callable[[dict[str, Any]], None], why: str
+) -> None:
+    """I18, I23: it is named by session and record, the states before it are there, and the others are decided again to their end."""
+    seq = _record_of(root, "one", TurnEnded).seq
+    with closing(open_log(tmp_path / "altered")) as log:
+        for raw in open_reader(root).records():
+            value = codec.loads(raw.payload)
+            if raw.seq == seq:
+                alter(value)
+            body = codec.dumps(value.pop("body"))
+            log.append(Entry(value["session"], value["id"], codec.dumps(value)[:-1], body))
+            log.flush()
+    journal = open_journal(tmp_path / "altered")
+    with pytest.raises(ReplayRefused, match=f"cannot fold record {seq} of session 'one': .*{why}") as told:
+        journal.state_at(journal.last, "one")
+    assert told.value.facts == {"session": "one", "event": 9, "seq": seq}
+    assert journal.state_at(seq - 1, "one") == open_journal(root).state_at(seq - 1, "one")
+    told_of = [step.record.seq for step in _until_refused(journal)]
+    assert told_of == [r.seq for r in open_journal(root).records() if r.seq != seq and r.session in ("one", "two")]
+    (found,) = journal.verify().divergences
+    assert str(found).startswith(f"record {seq} of session 'one': it cannot be read now: ") and why in str(found)
+    assert not journal.verify().ok and journal.verify().rerun == journal.last - 1
+    with pytest.raises(ReplayRefused):
+        journal.fork(seq, tmp_path / "fork")
+    assert journal.fork(seq - 1, tmp_path / "fork").records == seq - 1
+
+    async def go_on() -> None:
+        async with open_runtime(tmp_path / "altered", model=Scripted([reply("Yes.")])) as runtime:
+            assert (await (await runtime.session("two")).ask("still there?")).text == "Yes."
+
+    trio.run(go_on)
+
+
 def _until_refused(journal: Journal) -> Iterator[Step]:
     with suppress(ReplayRefused):
         yield from journal.steps()
@@ -212,6 +263,70 @@ def test_what_the_memory_decided_is_decided_again(root: Path, tmp_path: Path) ->
     assert str(found) == (
         f"record {record.seq} of session '~memory': Remember decides otherwise now: event 0, MemoryWritten: memory.value: 2 -> 1"
     )
+
+
+def _pictured(root: Path, alter: Callable[[str, dict[str, Any]], None]) -> Journal:
+    """The same journal, whose newest snapshot says something else: whole in every byte, and wrong."""
+    with closing(open_log(root)) as log:
+        snapshot = log.snapshot()
+        assert snapshot is not None
+        sections = []
+        for name, tag in snapshot.sections.items():
+            value = codec.loads(snapshot.read(name))
+            alter(name, value)
+            sections.append((name, tag, codec.dumps(value)))
+        log.write_snapshot(log.last, sections)
+    return open_journal(root)
+
+
+def test_verify_compares_the_newest_snapshot_with_what_the_records_give(root: Path) -> None:
+    """I12: the next start begins from it, and from then on the wrong state is what is gone on with."""
+    assert open_journal(root).verify().snapshots == ()
+
+    def alter(name: str, value: dict[str, Any]) -> None:
+        if name == "one":
+            value["state"]["last"]["text"] = "It is 4."
+        if name == "~memory":
+            value["state"]["scopes"]["people"]["ada"]["value"] = 2
+
+    verdict = _pictured(root, alter).verify()
+    assert verdict.report.ok and not verdict.divergences and not verdict.ok
+    assert [(found.session, found.problem) for found in verdict.snapshots] == [
+        ("one", 'last.text: "It is 4." -> "It is 3." by its records'),
+        ("~memory", "scopes.people.ada.value: 2 -> 1 by its records"),
+    ]
+    path = verdict.snapshots[0].file
+    assert f"the snapshot {path!r} is wrong about session 'one'" in str(verdict.snapshots[0])
+    os.unlink(path)
+    assert open_journal(root).verify().ok
+
+
+def test_a_snapshot_of_more_events_than_there_are_is_named(root: Path) -> None:
+    """I12, I13."""
+
+    def alter(name: str, value: dict[str, Any]) -> None:
+        value["next"] += name == "two"
+
+    (found,) = _pictured(root, alter).verify().snapshots
+    assert found.session == "two" and found.problem == "it has 7 events of it, and the journal 6"
+
+
+def test_what_a_start_does_not_use_of_a_snapshot_is_not_compared(root: Path) -> None:
+    """J13: of another version, or damaged; the records serve instead. What is damaged the report tells."""
+
+    def alter(name: str, value: dict[str, Any]) -> None:
+        if name == "one":
+            value["v"] = 99
+        if name == "two":
+            value["state"]["phase"] = "dreaming"
+
+    verdict = _pictured(root, alter).verify()
+    assert verdict.ok and verdict.report.snapshots == ()
+    path = max((root / "snapshots").iterdir())
+    path.write_bytes(path.read_bytes().replace(b'"dreaming"', b'"sleeping"'))
+    verdict = open_journal(root).verify()
+    assert verdict.ok
+    assert [(damage.file, damage.sessions) for damage in verdict.report.snapshots] == [(str(path), ("two",))]
 
 
 def test_a_fork_goes_on_from_any_record_and_the_old_journal_is_untouched(root: Path, tmp_path: Path) -> None:

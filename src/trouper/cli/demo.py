@@ -408,7 +408,7 @@ class _Demo:
                 f"verify: {plural(verdict.report.records, 'record')}, every checksum right, {verdict.rerun} commands decided again as recorded",
                 "green",
             )
-        for found in (*verdict.report.damage, *verdict.divergences):
+        for found in (*verdict.report.damage, *verdict.divergences, *verdict.snapshots):
             tell(f"verify: {found}", "red")
         if not (once and right and verdict.ok):
             raise InternalError("the demo did not go as it must; please report this with its output")

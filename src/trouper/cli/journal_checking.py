@@ -145,6 +145,7 @@ def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -
                 "rerun": verdict.rerun,
                 "divergences": [str(found) for found in verdict.divergences],
                 "holes": [str(hole) for hole in verdict.holes],
+                "snapshots": [str(found) for found in verdict.snapshots],
             }
         )
         return 0 if verdict.ok else DAMAGED
@@ -154,10 +155,10 @@ def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -
         )
     for hole in verdict.holes:
         out.line(f"{out.style('hole', 'yellow')}: {clean_line(str(hole))}")
-    if verdict.ok:
+    if verdict.report.ok and not verdict.divergences:
         out.line(f"{out.style('ok', 'green')}: today's code decides all {plural(verdict.rerun, 'command')} as recorded")
-    for divergence in verdict.divergences:
-        out.line(f"{out.style('differs', 'red')}: {clean_line(str(divergence))}")
+    for found in (*verdict.divergences, *verdict.snapshots):
+        out.line(f"{out.style('differs', 'red')}: {clean_line(str(found))}")
     return 0 if verdict.ok else DAMAGED
 
 

@@ -76,12 +76,16 @@ class Snapshot:
 
     def spoilt(self) -> tuple[str, ...]:
         """The sections that are not what was written. Reads all of them."""
-        found: list[str] = []
-        for name in self._index:
+        return tuple(name for damage in self.damage() for name in damage.sessions)
+
+    def damage(self) -> tuple[Damage, ...]:
+        """What is wrong with each of those, and where."""
+        found: list[Damage] = []
+        for name, (offset, _, _) in self._index.items():
             try:
                 self.read(name)
-            except JournalDamaged:
-                found.append(name)
+            except JournalDamaged as error:
+                found.append(Damage(self.path, offset, str(error.facts["reason"]), (name,)))
         return tuple(found)
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ class Report:
     blobs: int
     damage: tuple[Damage, ...]
     torn: TornTail | None
-    #: Snapshots that cannot be used; they can be built again.
+    #: Snapshots, and sections of the newest one, that cannot be used; they can be built again.
     snapshots: tuple[Damage, ...]
 
     @property
@@ -48,6 +48,7 @@ def verify(root: str | os.PathLike[str], *, disk: Disk | None = None) -> Report:
         snapshot, snapshots = newest_snapshot(disk, reader.root, live.header.journal)
         known = end_known(snapshot, snapshots)
         if snapshot is not None:
+            snapshots += snapshot.damage()
             snapshot.close()
     salvage = Salvage(reader)
     records = 0

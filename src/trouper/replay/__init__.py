@@ -9,7 +9,17 @@ Needs no lock and no model: it works on a journal that another process is writin
 """
 
 from trouper.replay.difference import Difference, differences
-from trouper.replay.journal import Divergence, Forked, Journal, ReplayGap, ReplayRefused, Step, Verdict, open_journal
+from trouper.replay.journal import (
+    Divergence,
+    Forked,
+    Journal,
+    ReplayGap,
+    ReplayRefused,
+    SnapshotDiffers,
+    Step,
+    Verdict,
+    open_journal,
+)
 from trouper.replay.page import Page
 
 __all__ = [
@@ -20,6 +30,7 @@ __all__ = [
     "Page",
     "ReplayGap",
     "ReplayRefused",
+    "SnapshotDiffers",
     "Step",
     "Verdict",
     "differences",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from functools import reduce
 from itertools import chain
 from typing import Any
@@ -18,12 +18,14 @@ from trouper.core.ids import is_session
 from trouper.core.memory import Memories
 from trouper.core.session import State, evolve
 from trouper.core.values import changed
-from trouper.journal import Entry, OsDisk, Reader, Report, open_log, open_reader
+from trouper.journal import Entry, JournalDamaged, OsDisk, Reader, Report, open_log, open_reader
 from trouper.journal import verify as verify_bytes
 from trouper.journal.building import building
 from trouper.journal.format import is_gap, stream_of
 from trouper.journal.reader import opening_error
+from trouper.journal.snapshots import newest_snapshot
 from trouper.replay.difference import Difference, differences, events_difference
+from trouper.roster import DAMAGED, decode_memories, decode_section
 
 
 class ReplayGap(WorldError):
@@ -59,6 +61,21 @@ class Divergence:
 
 
 @frozen
+class SnapshotDiffers:
+    """The newest snapshot, from which the next start begins, has another state of a session than its records give (I12)."""
+
+    file: str
+    session: str
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"the snapshot {self.file!r} is wrong about session {self.session!r}: {self.problem}; "
+            "delete the file while nobody writes: the next start folds the records instead"
+        )
+
+
+@frozen
 class Verdict:
     """The bytes, and the meaning: every command decided again with today's code, up to the first difference of each session.
 
@@ -69,11 +86,12 @@ class Verdict:
     rerun: int
     divergences: tuple[Divergence, ...]
     holes: tuple[ReplayGap, ...] = ()
+    snapshots: tuple[SnapshotDiffers, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether the bytes are whole and today's code decides everything as recorded."""
-        return self.report.ok and not self.divergences
+        """Whether the bytes are whole, today's code decides everything as recorded, and the next start begins with the states that follow from it."""
+        return self.report.ok and not self.divergences and not self.snapshots
 
 
 @frozen
@@ -123,11 +141,25 @@ class Journal:
         checks.count(after, "after")
         if upto is not None:
             checks.count(upto, "upto")
+        for found in self._found(session, after, upto):
+            if isinstance(found, _Unreadable):
+                raise found.error
+            yield found
+
+    def _found(
+        self, session: str | None = None, after: int = 0, upto: int | None = None
+    ) -> Iterator[codec.Record | _Unreadable]:
+        """The same; one that cannot be read is given as that, and keeps nobody from those behind it."""
         for raw in self._reader.records(after=after, stream=session):
             if upto is not None and raw.seq > upto:
                 return
-            if not is_gap(raw.payload):
-                yield codec.decode(raw.payload, raw.seq)
+            if is_gap(raw.payload):
+                continue
+            try:
+                found: codec.Record | _Unreadable = codec.decode(raw.payload, raw.seq)
+            except codec.UndecodableRecord as error:
+                found = _Unreadable(stream_of(raw.payload), raw.seq, error)
+            yield found
 
     def steps(self, session: str | None = None) -> Iterator[Step]:
         """Each record with the state of its session before and after it.
@@ -135,9 +167,11 @@ class Journal:
         A session of which records are missing, or cannot be folded, ends before that place; once all the others are through, the first such place is
         raised as `ReplayGap`.
         """
+        if session is not None:
+            self._known(session)
         fold = _Fold()
-        for record in self.records(session):
-            step = fold.step(record)
+        for found in self._found(session):
+            step = fold.step(found)
             if step is not None:
                 yield step
         for hole in fold.holes.values():
@@ -148,8 +182,8 @@ class Journal:
         name = self._only(session)
         self._check(seq)
         fold = _Fold()
-        for record in self.records(name, upto=seq):
-            fold.step(record)
+        for found in self._found(name, upto=seq):
+            fold.step(found)
             if fold.holes:
                 raise fold.holes[name]
         return fold.states.get(name, State())
@@ -160,22 +194,35 @@ class Journal:
         return differences(self.state_at(before, name), self.state_at(after, name))
 
     def verify(self) -> Verdict:
-        """Check every byte, then decide every recorded command again (I18), those of the memory too. Stops deciding for a session at its first difference."""
-        report = verify_bytes(self.root)
+        """Check every byte, then decide every recorded command again (I18), those of the memory too, and compare what the newest snapshot has with what follows (I12).
+
+        Stops deciding for a session at its first difference.
+        """
+        report = verify_bytes(self.root, disk=self._reader.disk)
         if not report.ok:
             return Verdict(report, 0, ())
         found: dict[str, Divergence] = {}
         rerun = 0
         fold = _Fold()
-        for record in self.records():
-            if record.session in found or not fold.takes(record):
-                continue
-            rerun += 1
-            problem = fold.decide_again(record)
-            if problem is not None:
-                command = type(record.cause).__name__
-                found[record.session] = Divergence(record.seq, record.session, command, problem)
-        return Verdict(report, rerun, tuple(found.values()), tuple(fold.holes.values()))
+        # Before the records are read: a writer beside us may make another snapshot meanwhile, of records that we did not see.
+        with closing(_Pictured(self._reader)) as pictured:
+            for record in self._found():
+                name = record.session
+                if name in found:
+                    continue
+                if isinstance(record, _Unreadable):
+                    found[name] = Divergence(record.seq, name, "it", f"cannot be read now: {record.error}")
+                    continue
+                if not fold.takes(record):
+                    continue
+                rerun += 1
+                problem = fold.decide_again(record)
+                if problem is not None:
+                    found[name] = Divergence(record.seq, name, type(record.cause).__name__, problem)
+                else:
+                    pictured.compare(name, fold.reached[name], fold.state_of(name))
+            wrong = pictured.wrong(fold.reached, {*found, *fold.holes})
+        return Verdict(report, rerun, tuple(found.values()), tuple(fold.holes.values()), wrong)
 
     def fork(self, seq: int, target: str | os.PathLike[str], session: str | None = None) -> Forked:
         """A new journal in `target` that holds this one's records up to `seq`, of one session or of all. Blocks.
@@ -188,7 +235,7 @@ class Journal:
         self._check(seq)
         if session is not None:
             self._known(session)
-        records = self.records(session, upto=seq)
+        records = self._found(session, upto=seq)
         first = next(records, None)
         if first is None:
             raise self._nothing_yet(seq, session)
@@ -201,7 +248,7 @@ class Journal:
 
     def _nothing_yet(self, seq: int, session: str | None) -> UsageError:
         whose = f"the journal {self.root!r}" if session is None else f"session {session!r}"
-        begun = next(self.records(session), None)
+        begun = next(self._found(session), None)
         where = "it has none at all" if begun is None else f"its first one is {begun.seq}"
         return UsageError(f"{whose} has no record up to {seq}, so there is nothing to fork; {where}", seq=seq)
 
@@ -240,6 +287,63 @@ def open_journal(path: str | os.PathLike[str]) -> Journal:
     return Journal(open_reader(path))
 
 
+@frozen
+class _Unreadable:
+    """A record that today's code cannot read, in the place of which it stands."""
+
+    session: str
+    seq: int
+    error: codec.UndecodableRecord
+
+
+class _Pictured:
+    """What the newest snapshot has of each session, to be compared with what its records give (I12). What is not used at a start is not looked at."""
+
+    def __init__(self, reader: Reader) -> None:
+        layout = reader.layout()
+        journal = layout.live.header.journal if layout.live is not None else ""
+        self._snapshot = newest_snapshot(reader.disk, reader.root, journal)[0]
+        #: How many events each state has taken in that was not compared yet.
+        self._events: dict[str, int] = {}
+        self._wrong: list[SnapshotDiffers] = []
+        #: Whether there are all records that it was made of: none was dropped since.
+        self._is_whole = not any(each.archive == "" for each in layout.segments)
+        for name, tag in self._snapshot.sections.items() if self._snapshot is not None else ():
+            with suppress(JournalDamaged, codec.UndecodableRecord):
+                if tag != DAMAGED:
+                    self._events[name] = self._read(name)[1]
+
+    def _read(self, name: str) -> tuple[State | Memories, int]:
+        assert self._snapshot is not None
+        payload = self._snapshot.read(name)
+        return decode_section(payload) if is_session(name) else decode_memories(payload)
+
+    def compare(self, name: str, events: int, state: State | Memories) -> None:
+        """This is the state after so many events."""
+        if self._events.get(name) != events:
+            return
+        del self._events[name]
+        pictured, _ = self._read(name)
+        if pictured != state:
+            found = next(iter(differences(pictured, state)), "it differs in what is not written")
+            self._tell(name, f"{found} by its records")
+
+    def wrong(self, reached: Mapping[str, int], unknown: Collection[str]) -> tuple[SnapshotDiffers, ...]:
+        """All that is; `reached`: how many events each session has, `unknown`: of which sessions nobody can say."""
+        if self._is_whole:
+            for name in [name for name in self._events if name not in unknown]:
+                self._tell(name, f"it has {self._events[name]} events of it, and the journal {reached.get(name, 0)}")
+        return tuple(self._wrong)
+
+    def _tell(self, name: str, problem: str) -> None:
+        assert self._snapshot is not None
+        self._wrong.append(SnapshotDiffers(self._snapshot.path, name, problem))
+
+    def close(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+
+
 class _Fold:
     """The states of sessions as their records come; a session of which some are missing, or cannot be folded, is folded no further."""
 
@@ -247,35 +351,48 @@ class _Fold:
         self.states: dict[str, State] = {}
         self._memories = Memories()
         self.holes: dict[str, ReplayGap] = {}
-        self._expected: dict[str, int] = {}
+        #: How many events of each were taken.
+        self.reached: dict[str, int] = {}
 
-    def step(self, record: codec.Record) -> Step | None:
+    def state_of(self, name: str) -> State | Memories:
+        return self.states.get(name, State()) if is_session(name) else self._memories
+
+    def step(self, record: codec.Record | _Unreadable) -> Step | None:
         """Fold one record; None if it is behind a hole, or not a session's."""
         name = record.session
-        if not is_session(name) or not self.takes(record):
+        if not is_session(name):
+            return None
+        if isinstance(record, _Unreadable):
+            if name not in self.holes:
+                self._refuse(name, record.seq, self.reached.get(name, 0), str(record.error))
+            return None
+        if not self.takes(record):
             return None
         before = after = self.states.get(name, State())
         try:
             for event in record.events:
                 after = evolve(after, event)
         except Exception as error:  # A pure fold: whatever it raises is about this record.
-            self.holes[name] = ReplayRefused(
-                f"today's code cannot fold record {record.seq} of session {name!r}: {_said(error)}; "
-                "look at the states before it, or at other sessions",
-                session=name,
-                event=record.n,
-                seq=record.seq,
-            )
+            self._refuse(name, record.seq, record.n, _said(error))
             return None
         self.states[name] = after
         return Step(record, before, after)
+
+    def _refuse(self, name: str, seq: int, event: int, why: str) -> None:
+        self.holes[name] = ReplayRefused(
+            f"today's code cannot fold record {seq} of session {name!r}: {why}; "
+            "look at the states before it, or at other sessions",
+            session=name,
+            event=event,
+            seq=seq,
+        )
 
     def takes(self, record: codec.Record) -> bool:
         """Whether this record is the next one of its stream; False from the first hole on."""
         name = record.session
         if name in self.holes:
             return False
-        wanted = self._expected.get(name, 0)
+        wanted = self.reached.get(name, 0)
         if record.n != wanted:
             self.holes[name] = ReplayGap(
                 f"session {name!r} has a hole before event {record.n} (expected {wanted}), at record {record.seq}; "
@@ -285,7 +402,7 @@ class _Fold:
                 seq=record.seq,
             )
             return False
-        self._expected[name] = record.n + len(record.events)
+        self.reached[name] = record.n + len(record.events)
         return True
 
     def decide_again(self, record: codec.Record) -> str | None:
@@ -318,7 +435,7 @@ def _said(error: Exception) -> str:
     return str(error).partition(";")[0] if isinstance(error, TrouperError) else repr(error)
 
 
-def _copy(records: Iterable[codec.Record], target: str) -> tuple[int, tuple[str, ...]]:
+def _copy(records: Iterable[codec.Record | _Unreadable], target: str) -> tuple[int, tuple[str, ...]]:
     """How many records a new journal was given, and of which sessions."""
     names: dict[str, None] = {}
     count = 0
@@ -335,6 +452,8 @@ def _copy(records: Iterable[codec.Record], target: str) -> tuple[int, tuple[str,
                     "fork from before that record, or another session by its name",
                     **hole.facts,
                 )
+            if isinstance(record, _Unreadable):  # The memory's.
+                raise record.error
             # A new journal counts its epochs anew.
             copied = changed(record, epoch=log.epoch)
             log.append(Entry(copied.session, copied.id, *codec.encode(copied)))
