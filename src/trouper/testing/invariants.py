@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import Factory, define, frozen
 
@@ -20,7 +20,7 @@ from trouper import codec, replay
 from trouper._errors import TrouperError, UsageError
 from trouper.core import history, memory
 from trouper.core.calls import Preparation
-from trouper.core.decisions import decide
+from trouper.core.decisions import step
 from trouper.core.events import (
     CallEnded,
     CallHeld,
@@ -63,6 +63,8 @@ from trouper.core.task_events import (
 from trouper.journal import Log, Reader, open_reader
 from trouper.journal.format import is_gap
 from trouper.replay.difference import events_difference
+
+T = TypeVar("T")
 
 #: How the end of a run is told.
 _KINDS: Mapping[type[TaskEnded], str] = {
@@ -133,6 +135,9 @@ class _Watched:
     """What the checker knows of one session, counted from its events."""
 
     state: State = Factory(State)
+    #: The same, as deciding every command again led to it; None if that led elsewhere. A story of its own: a history that is told a second time is copied, and
+    #: a checker that copied it for each record would take time by the square of a session's length.
+    decided: State | None = None
     walk: history.Walk = Factory(history.Walk)
     next_event: int = 0
     epoch: int = 0
@@ -193,9 +198,8 @@ class _Checker:
                 self._check_recovered(watched, record)
             self._check_events(watched, record)
             if self._rerun:
-                # Only now: whoever tells the story of a state first grows its history in place, and the second one gets a copy of it.
                 self._at = (record.session, record.n)
-                self._check_rerun(before, record)
+                self._check_rerun(watched, before, record)
         watched.next_event = record.n + len(record.events)
 
     def _check_secrets(self, record: codec.Record) -> None:
@@ -252,22 +256,26 @@ class _Checker:
             self._wrong("I28", f"{type(event).__name__} is no legal move: {error}")
             self._memory.lost = True
         if self._rerun:
-            self._compare(record, lambda: memory.decide(before, record.cause))
+            self._compare(record, lambda: (memory.decide(before, record.cause), None))
 
-    def _check_rerun(self, state: State, record: codec.Record) -> None:
-        self._compare(record, lambda: decide(state, record.cause))
+    def _check_rerun(self, watched: _Watched, before: State, record: codec.Record) -> None:
+        state = before if watched.decided is None else watched.decided
+        watched.decided = self._compare(record, lambda: step(state, record.cause))
 
-    def _compare(self, record: codec.Record, decide_again: Callable[[], tuple[Any, ...]]) -> None:
+    def _compare(self, record: codec.Record, decide_again: Callable[[], tuple[tuple[Any, ...], T]]) -> T | None:
+        """The state that deciding it again leads to, if that is the one that is recorded."""
         command = type(record.cause).__name__
         try:
-            again = decide_again()
+            again, after = decide_again()
         except TrouperError as error:
             self._wrong("I18", f"{command} is refused now: {error}")
         except Exception as error:  # As pure as the fold.
             self._wrong("I18", f"{command} fails now: {error!r}")
         else:
-            if again != record.events:
-                self._wrong("I18", f"{command} decides otherwise now: {events_difference(record.events, again)}")
+            if again == record.events:
+                return after
+            self._wrong("I18", f"{command} decides otherwise now: {events_difference(record.events, again)}")
+        return None
 
     def _check_event(self, watched: _Watched, event: object) -> None:
         state = watched.state
