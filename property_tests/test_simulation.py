@@ -116,6 +116,23 @@ def test_a_tool_that_breaks_is_told_with_its_arguments_and_a_short_program() -> 
         """Something else than JSON."""
         return some and object()
 
+    @tool
+    async def script(line: str) -> str:
+        """A command-line program behind a tool."""
+        raise SystemExit(2)
+
+    @tool
+    async def careless(item: str) -> str:
+        """Keeps a cancel beyond its scope."""
+        kept: list[trio.Cancelled] = []
+        with trio.move_on_after(0.1):
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled as cancel:
+                kept.append(cancel)
+                raise
+        raise kept.pop()
+
     with pytest.raises(simulation.SimulationFailed) as raised:
         for number in range(20):
             simulation.simulate(number, tools=[share])
@@ -126,6 +143,10 @@ def test_a_tool_that_breaks_is_told_with_its_arguments_and_a_short_program() -> 
     with pytest.raises(simulation.SimulationFailed, match=r"'names' .* raised InvalidResult"):
         for number in range(20):
             simulation.simulate(number, tools=[names])
+    for each, error in ((script, r"SystemExit\(2\)"), (careless, "Cancelled")):
+        with pytest.raises(simulation.SimulationFailed, match=rf"'{each.name}' .* raised {error}"):
+            for number in range(20):
+                simulation.simulate(number, tools=[each])
 
 
 def test_client_side_tools_of_ones_own_are_answered() -> None:

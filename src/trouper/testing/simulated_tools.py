@@ -7,6 +7,8 @@ import trio
 from trouper import codec
 from trouper.core.events import CallStarted
 from trouper.core.messages import Json
+from trouper.foreign import from_outside
+from trouper.testing.crash_disk import PowerCut
 from trouper.testing.world import World
 from trouper.tools.context import Question, ToolContext
 from trouper.tools.contract import Invoke, Tool
@@ -131,10 +133,12 @@ def watched_tool(world: World, mine: Tool) -> Tool:
             try:
                 returned = await invoke(arguments, context)
                 as_result(returned, mine.name)
-            except (ToolError, ConnectionRequired):
+            except (ToolError, ConnectionRequired, PowerCut):
                 raise
-            except Exception as error:
-                world.wrong(f"{shown} raised {error!r}")
+            except BaseException as error:
+                # Also what would end a whole program: with us it ends the call, and is no less a mistake of the tool's.
+                if from_outside(error) is None:
+                    world.wrong(f"{shown} raised {error!r}")
                 raise
             return returned
 
