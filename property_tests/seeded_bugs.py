@@ -36,6 +36,12 @@ RUNS = "tests/actors/test_background_runs.py"
 SCHEDULES = "tests/core/test_schedule.py"
 WRITER = "tests/journal/test_writer.py"
 MAILBOX = "tests/actors/test_mailbox.py"
+SERVICES = "tests/test_services.py"
+ROSTER = "tests/test_roster.py"
+SPENDING = "tests/test_spending.py"
+RESUME = "tests/actors/test_session_resume.py"
+COMPACTING = "tests/actors/test_session_compaction.py"
+FIRES = "tests/actors/test_background_schedules.py"
 #: The whole runtime, from so many seeds.
 SIMULATED = "simulate 60"
 
@@ -1030,5 +1036,246 @@ BUGS: tuple[Bug, ...] = (
         "        if store[length] is not item:\n",
         "        if len(store) <= length:\n",
         (GROWING,),
+    ),
+    # --- beside the turns: the memory, questions, budgets of all, what is put to rest ---
+    Bug(
+        "snapshot-without-its-buffered-records",
+        "a snapshot does not say how far its states go, and nothing syncs what they have taken in since (I17)",
+        "snapshots.py",
+        "covers=picture.covers)",
+        "covers=picture.seq)",
+        (RESUME,),
+    ),
+    Bug(
+        "a-memory-that-a-snapshot-leaves-out",
+        "a snapshot is made behind a memory that is on the disk and not yet remembered (I12)",
+        "services/memory.py",
+        "                seq = self.in_flight = self._writer",
+        "                seq = self._writer",
+        (SERVICES,),
+    ),
+    Bug(
+        "memory-before-the-disk",
+        "what is remembered is there to be recalled before its record is durable (I15)",
+        "services/memory.py",
+        "                    await self._writer.wait_durable(seq)\n"
+        "                    for event in record.events:\n"
+        "                        self.memories = memory.evolve(self.memories, event)\n",
+        "                    for event in record.events:\n"
+        "                        self.memories = memory.evolve(self.memories, event)\n"
+        "                    await self._writer.wait_durable(seq)\n",
+        (SERVICES,),
+    ),
+    Bug(
+        "a-memory-that-its-reader-changes",
+        "who recalls a value can change what is remembered, without a record (I10)",
+        "services/memory.py",
+        "        value=fresh(found.value),",
+        "        value=found.value,",
+        (SERVICES,),
+    ),
+    Bug(
+        "opened-again-while-a-snapshot-is-written",
+        "a session that was taken up meanwhile is read from the snapshot of what it was (I12)",
+        "roster.py",
+        "            if self._left.get(name) is left:\n",
+        "            if name in self._left:\n",
+        (ROSTER,),
+    ),
+    Bug(
+        "a-spoilt-section-stands-in-the-way",
+        "a section that cannot be copied keeps every later snapshot from being written (J13)",
+        "snapshots.py",
+        "                self._roster.distrust(await self._in_thread(picture.previous.spoilt))\n",
+        "                pass\n",
+        (ROSTER,),
+    ),
+    Bug(
+        "spills-of-an-older-journal",
+        "calls that spilled one by one are lost on the way to the newer format (J14)",
+        "codec.py",
+        '        cause["calls"] = [{"call": cause.pop("call"), "task_id": cause.pop("task_id")}]\n',
+        '        cause["calls"] = []\n',
+        ("tests/test_older_journals.py",),
+    ),
+    Bug(
+        "rest-under-a-held-service",
+        "a session is put to rest although somebody holds one of its services (I23)",
+        "resident.py",
+        "        return _held(self._inside) is not None\n",
+        "        return False\n",
+        ("tests/test_resident.py",),
+    ),
+    Bug(
+        "rest-with-something-told",
+        "a session is put to rest while a notification is out and not acknowledged (I30)",
+        "core/outstanding.py",
+        "        and not state.notifications.delivered\n",
+        "",
+        ("tests/test_resident.py",),
+    ),
+    Bug(
+        "tokens-are-held-for-ever",
+        "the tokens that a step held are missing when it has ended (I26, I27)",
+        "spending.py",
+        "            self._held_tokens -= held.tokens\n",
+        "",
+        (SPENDING,),
+    ),
+    Bug(
+        "a-turn-that-nobody-takes",
+        "who is stopped as its turn in the budget comes takes that along, and those behind it wait for ever (I26)",
+        "spending.py",
+        "                if woken.is_set():\n"
+        "                    self._wake()\n"
+        "                else:\n"
+        "                    self._waiting.remove(woken)\n",
+        "                if not woken.is_set():\n                    self._waiting.remove(woken)\n",
+        (SPENDING,),
+    ),
+    Bug(
+        "one-at-a-time",
+        "of those that wait for the budget one begins, though there is room for more (I26)",
+        "spending.py",
+        "        # There may be room for one more.\n        self._wake()\n",
+        "",
+        (SPENDING,),
+    ),
+    Bug(
+        "held-before-the-crash",
+        "a session that begins again holds what it held before, too (I26)",
+        "spending.py",
+        "            self.release(before)  # Of an actor",
+        "            pass  # Of an actor",
+        (SPENDING,),
+    ),
+    Bug(
+        "held-beyond-the-end",
+        "a session that is over keeps what its step held (I26)",
+        "spending.py",
+        "        if (held := self._held.get(session)) is not None:\n            self.release(held)\n\n    def _fits",
+        "        if (held := self._held.get(session)) is None:\n            return\n\n    def _fits",
+        (SPENDING,),
+    ),
+    Bug(
+        "retries-are-free",
+        "what attempts cost that came to nothing is no part of the runtime's budget (L25)",
+        "spending.py",
+        "                    self.usage = self.usage + event.retried\n",
+        "",
+        (STREAMS,),
+    ),
+    Bug(
+        "calls-that-nobody-expects",
+        "steps that run at once hold no calls, and overshoot the budget together (I27)",
+        "spending.py",
+        "                    self._most_called = max(self._most_called, len(event.preparations))\n",
+        "",
+        (BUDGETS,),
+    ),
+    Bug(
+        "a-step-that-was-none",
+        "a step that the budget refused is counted (L25)",
+        "core/session.py",
+        "spent=changed(spent, steps=spent.steps - 1) if event.unasked else spent,",
+        "spent=spent,",
+        (BUDGETS,),
+    ),
+    Bug(
+        "old-repeats-count-on",
+        "new words of the user do not start the loop guard anew (L23)",
+        "core/session.py",
+        "turn = replaced(state.in_turn, repeats=0)",
+        "turn = state.in_turn",
+        (STEERING,),
+    ),
+    Bug(
+        "an-end-for-the-next-turn",
+        "a deadline of a turn that has ended ends the next one (L12)",
+        "core/decisions.py",
+        "            if state.turn is not None and state.turn.number == command.turn:\n",
+        "            if state.turn is not None:\n",
+        ("tests/core/test_session_core.py",),
+    ),
+    Bug(
+        "tokens-of-what-was-summed-up",
+        "what the provider reported of the larger context is counted for the smaller: every step compacts again (L26, I35)",
+        "core/session.py",
+        "history=history, turn=turn, reported=None, estimated_then=0)",
+        "history=history, turn=turn)",
+        (COMPACTING,),
+    ),
+    Bug(
+        "a-turn-that-begins-where-it-did",
+        "a second compaction in a turn looks for its question where that was before the first (L32)",
+        "core/session.py",
+        "        turn = replaced(turn, since=max(1, turn.since - event.split + 1))\n",
+        "        pass\n",
+        (COMPACTING,),
+    ),
+    Bug(
+        "tried-before-the-recovery",
+        "a fire that waited gets a place in the midst of the recovery, and counts as tried twice (I17, I32)",
+        "core/background.py",
+        "    if active and not isinstance(command, RecoverTask):\n",
+        "    if active:\n",
+        (FIRES,),
+    ),
+    Bug(
+        "a-place-that-is-kept-free",
+        "a place that a fire cannot use is not offered to the next that waits (I32)",
+        "core/background.py",
+        "    if task.has_place(decision.state.tasks, active_in_runtime, command.limits):\n"
+        "        _give_places(decision, 1, command.at)\n",
+        "",
+        (FIRES,),
+    ),
+    Bug(
+        "a-secret-for-nobody",
+        "the answer to a question that was settled meanwhile stays in the secret store (B24)",
+        "services/questions.py",
+        "        if opened.reply is not None or id not in self._open:\n",
+        "        if False:\n",
+        (SERVICES,),
+    ),
+    Bug(
+        "a-question-that-stays",
+        "a run that gave up its question is still waiting for the answer (B11)",
+        "services/questions.py",
+        "            self._withdraw(opened)  # The tool",
+        "            pass  # The tool",
+        (RUNS,),
+    ),
+    Bug(
+        "the-second-question",
+        "of two questions that a run asks at once the second is never put (B11, I26)",
+        "services/questions.py",
+        "            for other in self._of_task(opened.pending.task_id):\n                other.wake()\n",
+        "            pass\n",
+        ("tests/test_services.py::test_a_run_that_asks_twice_at_once_is_answered_twice",),
+    ),
+    Bug(
+        "called-back-from-another",
+        "a host that leaves calls back what another one has taken (I30)",
+        "services/inbox.py",
+        "            if id in pending and (pending[id].state, pending[id].attempts) == (NotificationState.DELIVERED, attempt)\n",
+        "            if id in pending and pending[id].state is NotificationState.DELIVERED\n",
+        ("tests/actors/test_background_notifications.py",),
+    ),
+    Bug(
+        "any-snapshot-is-right",
+        "verify() does not compare what a snapshot has with what the records give (I12)",
+        "replay/journal.py",
+        "        if pictured != state:\n",
+        "        if not pictured:\n",
+        ("tests/replay/test_open_journal.py",),
+    ),
+    Bug(
+        "a-hole-is-remembered-over",
+        "a repair that left out what was forgotten later keeps the runtime from opening (I23)",
+        "roster.py",
+        "            whole = False\n",
+        "",
+        (SERVICES,),
     ),
 )

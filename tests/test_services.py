@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from pressed_keys import CtrlC
-from trouper import CommandRejected, InvalidName, ToolContext, ToolResult, UsageError, open_runtime, tool
+from trouper import CommandRejected, InvalidName, Runtime, ToolContext, ToolResult, UsageError, open_runtime, tool
 from trouper._errors import ToolDefinitionError
 from trouper.actors.environment import Environment
 from trouper.core.task_events import TaskInputRequested
@@ -27,6 +27,7 @@ from trouper.journal import MemoryDisk, repair
 from trouper.models.scripted import Scripted, call, reply
 from trouper.services.memory import MemoryKeeper
 from trouper.services.places import Places
+from trouper.testing import run_simulated
 from trouper.testing.invariants import check_invariants
 from trouper.tools.builtin import (
     ask_user,
@@ -351,6 +352,87 @@ async def test_a_memory_that_has_lost_some_of_its_records_keeps_the_others(
     assert [each.message for each in caplog.records if "lost its events" in each.message] == [
         "the memory has lost its events 1 to 1; what is left of it is kept, and may hold what was forgotten then"
     ]
+
+
+async def test_a_memory_is_there_when_it_is_on_the_disk_and_not_before(open_checked: Any, autojump_clock: Any) -> None:
+    """I15, J4: who acts on it must not act on what a power cut takes."""
+    slow = attrs.evolve(open_checked.environment(), sync_latency=lambda: 1.0)
+    async with open_checked(Scripted([]), environment=slow, durability="fsync") as runtime:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.memory.remember, "s", "tea", "green")
+            await trio.testing.wait_all_tasks_blocked()
+            assert await runtime.memory.recall("s", "tea") is None
+        assert await runtime.memory.recall("s", "tea") is not None
+
+
+async def test_a_cancel_while_a_memory_is_on_its_way_leaves_what_is_remembered_and_journal_as_one(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """J2, I13: it is handed over, so it happens; else the next one would get its number."""
+    disk = MemoryDisk()
+    slow = attrs.evolve(open_checked.environment(), sync_latency=lambda: 1.0)
+    async with open_checked(Scripted([]), environment=slow, durability="fsync", disk=disk) as runtime:
+        with trio.move_on_after(0.1):
+            await runtime.memory.remember("s", "tea", "green")
+        told = [memo.key for memo in await runtime.memory.list("s")]
+        await runtime.memory.remember("s", "milk", "none")
+    async with open_checked(Scripted([]), disk=disk) as runtime:
+        assert [memo.key for memo in await runtime.memory.list("s")] == ["milk", *told] == ["milk", "tea"]
+
+
+def test_a_snapshot_leaves_no_memory_out_that_is_on_the_disk_and_not_yet_remembered() -> None:
+    """I12, I17: between the sync and the moment at which the memory takes it in, others may run; the next start would read on behind it."""
+    forgotten: list[bool] = []
+
+    async def picture(runtime: Runtime, seq: int) -> None:
+        await runtime._ground.writer.wait_durable(seq)
+        pictured = runtime._ground.snapshots.pictured()
+        held = [state for name, _, state in pictured.sections if name == "~memory"]
+        forgotten.append(not held)
+        assert held or pictured.seq < seq
+
+    async def main() -> None:
+        slow = Environment(sync_latency=lambda: 1.0)
+        async with open_runtime("/state", model=Scripted([]), disk=MemoryDisk(), environment=slow) as runtime:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(runtime.memory.remember, "s", "tea", "green")
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(picture, runtime, runtime._log.last)
+
+    for seed in range(16):
+        run_simulated(main, seed=seed)
+    assert set(forgotten) == {False, True}
+
+
+async def test_a_run_that_asks_twice_at_once_is_answered_twice(open_checked: Any, autojump_clock: Any) -> None:
+    """B11, I26: it waits for one at a time, and for the other when the first is settled."""
+
+    @tool(background=True)
+    async def curious(context: ToolContext) -> list[Any]:
+        """Asks two things."""
+        given: dict[str, Any] = {}
+
+        async def ask(text: str) -> None:
+            given[text] = (await context.ask_user(Question(text))).values
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, "Where?")
+            nursery.start_soon(ask, "When?")
+        return [list(given["Where?"]), list(given["When?"])]
+
+    model = Scripted([reply("Noted.")], exhausted="repeat")
+    async with open_checked(model, tools=[curious]) as runtime:
+        session = await runtime.session("a")
+        with trio.fail_after(1_000.0):
+            task = await session.spawn("curious")
+            for _ in range(2):
+                async for told in session.events():
+                    if isinstance(told.event, TaskInputRequested) and session.task(task.id).input_request is not None:
+                        break
+                wanted = session.task(task.id).input_request["questions"][0]["text"]
+                await session.answer_task(task.id, wanted.lower())
+            ended = await session.wait_task(task.id)
+    assert ended.result == [["where?"], ["when?"]]
 
 
 async def test_a_secret_is_remembered_by_nobody(tmp_path: Path) -> None:

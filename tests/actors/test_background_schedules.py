@@ -10,7 +10,7 @@ import pytest
 import trio
 from background_stage import Probe, events_of, until, until_quiet
 
-from trouper import CommandRejected, Limits, Session, open_runtime
+from trouper import CommandRejected, Limits, Session, open_runtime, tool
 from trouper.core.schedule import ScheduleState
 from trouper.core.task_record import TaskState
 from trouper.journal import JournalFailed
@@ -25,6 +25,12 @@ HOUR = 3_600.0
 
 def noted() -> Scripted:
     return Scripted([reply("noted")], exhausted="repeat")
+
+
+@tool(background=True)
+async def gone() -> str:
+    """Is there at first."""
+    return "done"
 
 
 async def test_a_fire_starts_the_run_itself_and_the_monitor_lists_it(open_checked: Any, autojump_clock: Any) -> None:
@@ -222,6 +228,51 @@ async def test_a_fire_that_waits_survives_restarts_and_a_cancelled_schedule_leav
         await until_quiet(session)
         runs = {each.title: len(each.runs) for each in session.schedules()}
         assert runs == {"Dig": 1, "Not": 0}
+
+
+async def test_a_fire_that_waited_as_its_process_died_has_not_been_tried(
+    open_checked: Any, autojump_clock: Any, journal: Any
+) -> None:
+    """I17, I32: the run that had its place is interrupted by the recovery; given that place at once, the fire would count as tried twice, and be given up after one more crash."""
+    disk, probe = CrashDisk(), Probe()
+    settings = {"tools": [probe.slow()], "limits": Limits(runs_per_session=1)}
+    async with open_checked(noted(), disk=disk, complete=False, **settings) as runtime:
+        session = await runtime.session("a")
+        await session.spawn("slow", {"seconds": 9 * HOUR})
+        await session.create_schedule(title="Dig", at="2026-01-01T01:00:00Z", tool="slow", arguments={"seconds": 1.0})
+        await trio.sleep(1.1 * HOUR + 30.0)  # Between two tries.
+        disk = disk.fork()
+    async with open_checked(noted(), disk=disk, **settings) as runtime:
+        session = await runtime.session("a")
+        await until(session, lambda state: not state.schedules.active)
+        await until_quiet(session)
+        assert len(session.schedules()[0].runs) == 1
+    assert len(events_of(journal, "TaskInterrupted")) == 1
+    assert len(events_of(journal, "ScheduleFireResumed")) >= 1 and not events_of(journal, "ScheduleFireReclaimed")
+
+
+async def test_a_place_that_a_fire_cannot_use_is_for_the_next(open_checked: Any, autojump_clock: Any) -> None:
+    """I32: the first that waits has lost its tool; the second does not wait for another run to end, nor until it looks again."""
+    disk, probe = CrashDisk(), Probe()
+    slow = probe.slow(idempotent=True)
+    limits = Limits(runs_per_session=1)
+    async with open_checked(noted(), disk=disk, complete=False, tools=[slow, gone], limits=limits) as runtime:
+        session = await runtime.session("a")
+        spawned = await session.spawn("slow", {"seconds": 9 * HOUR})
+        await session.create_schedule(title="Gone", at="2026-01-01T01:00:00Z", tool="gone")
+        await session.create_schedule(title="Dig", at="2026-01-01T01:01:00Z", tool="slow", arguments={"seconds": 1.0})
+        await trio.sleep(1.1 * HOUR + 30.0)  # Between two tries.
+        disk = disk.fork()
+    async with open_checked(noted(), disk=disk, tools=[slow], limits=limits) as runtime:
+        session = await runtime.session("a")
+        await trio.sleep(10.0)
+        await session.cancel(spawned.id)
+        await until(session, lambda state: spawned.id not in state.tasks.live)
+        ended_at = trio.current_time()
+        await until(session, lambda state: not state.schedules.active)
+        assert trio.current_time() - ended_at < 0.5
+        assert {each.title: len(each.runs) for each in session.schedules()} == {"Gone": 0, "Dig": 1}
+        await until_quiet(session)
 
 
 async def test_where_there_are_no_places_at_all_a_fire_is_told_as_refused(

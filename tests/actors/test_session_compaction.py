@@ -379,6 +379,51 @@ async def test_what_the_user_says_in_a_long_turn_outlives_its_compactions(autoju
     assert said[-1] == ["dig on", "and mind the gap"] and all(each[0] == "dig on" for each in said)
 
 
+async def test_a_turn_late_in_a_session_keeps_its_question_through_all_compactions(
+    autojump_clock, open_checked, journal
+):
+    """L32: where the turn begins moves with what is summed up before it, or the second compaction would look for its question in the wrong place."""
+
+    @tool
+    async def dump(n: int) -> str:
+        """A lot of text."""
+        return f"{n}" * 800
+
+    def answer(request):
+        if request.purpose == "compaction":
+            return reply("A summary.")
+        if request.messages[-1].text == "hello":
+            return reply("Hello.")
+        done = sum(1 for each in model.requests if each.turn == request.turn and each.purpose != "compaction")
+        return reply(call("dump", n=done)) if done < 20 else reply("Here.")
+
+    model = Scripted([answer], exhausted="repeat")
+    limits = Limits(max_steps=0, compaction=Compaction(threshold=1_500, keep_pairs=2))
+    async with open_checked(model, tools=[dump], limits=limits) as runtime:
+        session = await runtime.session("s")
+        for _ in range(15):
+            await session.ask("hello")
+        assert (await session.ask("dig on")).text == "Here."
+    assert len(recorded(journal, CompactionEnded)) >= 3
+    said = [[m.text for m in each.messages if m.role == "user" and m.kind == "normal"] for each in model.requests]
+    assert all(each.count("dig on") == 1 for each in said[15:])
+
+
+async def test_what_was_reported_of_the_larger_context_says_nothing_of_the_smaller(
+    autojump_clock, open_checked, journal
+):
+    """L26, I35: a provider that counts ten times what we estimate would have every later step compact once more."""
+    usage = Usage(input=9_000)
+    script = [*talk(4, input=50), reply("Done.", usage=usage), reply("A summary."), *[reply("Done.")] * 4]
+    async with open_checked(Scripted(script), limits=SMALL) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        for _ in range(5):
+            await session.ask("more")
+        assert session.statistics().tokens < 1_000
+    assert len(recorded(journal, CompactionEnded)) == 1
+
+
 @pytest.mark.parametrize(
     "shown", [("Here is",), (ThinkingChunk("hm"),), (CallStart(0, "nothing"),)], ids=["text", "thinking", "a call"]
 )
