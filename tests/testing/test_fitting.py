@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -40,6 +41,9 @@ async def numbers(
     c: Annotated[int, Param(le=-50, multiple_of=7)],
     d: Annotated[float, Param(gt=0, le=1)],
     e: float = 0.0,
+    f: Annotated[float, Param(gt=0, lt=0.2)] = 0.1,
+    g: Annotated[int, Param(gt=3, ge=1, le=9, lt=6)] = 4,
+    h: Decimal = Decimal(0),
 ) -> None:
     """Numbers in bounds."""
 
@@ -61,6 +65,8 @@ async def parts(
     f: dict[Size, int],
     g: set[int] | None = None,
     h: Any = None,
+    i: Annotated[set[Size], Param(min_length=2)] | None = None,
+    j: Annotated[frozenset[int], Param(min_length=3)] = frozenset(),
 ) -> None:
     """Classes, lists and objects."""
 

@@ -2,7 +2,7 @@
 
     fitting(my_tool.parameters, random.Random(7))
 
-Small values, and few of them: what breaks a tool is mostly something left out, empty, zero or twice. A `pattern` is not looked at: write a `Literal` or
+Small values, and few of them: what breaks a tool is mostly something left out, empty, zero or twice. A `pattern` of your own is not looked at: write a `Literal` or
 an example of your own where only some text will do.
 """
 
@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from trouper.core.messages import Json
+from trouper.tools.schema import DECIMAL_PATTERN
 
 #: From here on only what is required, so that classes that contain themselves come to an end.
 _DEEP = 3
+#: How often another item is drawn for one that may not come twice.
+_TRIES = 8
 _WORDS = ("", "a", "order", "17", "é\u2028", " ", "x" * 40)
+_DECIMALS = ("0", "-0.10", "17", "123456789012345678901.5")
 _FORMATS = {
     "date-time": ("2026-01-02T03:04:05Z", "2024-02-29T23:59:59+05:30"),
     "date": ("2026-01-02", "2024-02-29"),
@@ -51,7 +55,7 @@ def _value(schema: Mapping[str, Any], draw: random.Random, defs: Mapping[str, An
             low, high = _bounds(schema, step, 4 * step)
             return step * draw.randrange(math.ceil(low / step), math.floor(high / step) + 1)
         case "number":
-            low, high = _bounds(schema, 0.5, 4.0)
+            low, high = _bounds(schema, _share(schema), 4.0)
             return draw.choice((low, high, (low + high) / 2))
         case "string":
             return _text(schema, draw)
@@ -87,25 +91,38 @@ def _array(schema: Mapping[str, Any], draw: random.Random, defs: Mapping[str, An
     least = schema.get("minItems", 0)
     most = least if depth > _DEEP else min(schema.get("maxItems", least + 3), least + 3)
     made: list[Json] = []
-    for _ in range(draw.randrange(least, most + 1)):
+    wanted = draw.randrange(least, most + 1)
+    for _ in range(wanted * (_TRIES if schema.get("uniqueItems") else 1)):
         each = _value(schema.get("items", {}), draw, defs, depth + 1)
-        if not schema.get("uniqueItems") or each not in made:
+        if len(made) < wanted and not (schema.get("uniqueItems") and each in made):
             made.append(each)
     return made
+
+
+def _share(schema: Mapping[str, Any]) -> float:
+    """How far from a bound that is excluded: a half, or less where there is less between the two."""
+    low, high = (
+        schema.get("exclusiveMinimum", schema.get("minimum")),
+        schema.get("exclusiveMaximum", schema.get("maximum")),
+    )
+    return 0.5 if low is None or high is None else min(0.5, (high - low) / 4)
 
 
 def _bounds(schema: Mapping[str, Any], step: float, width: float) -> tuple[Any, Any]:
     """The least and the greatest number worth trying: near a bound, if there is one."""
     low, high = schema.get("minimum"), schema.get("maximum")
-    if low is None and "exclusiveMinimum" in schema:
-        low = schema["exclusiveMinimum"] + step
-    if high is None and "exclusiveMaximum" in schema:
-        high = schema["exclusiveMaximum"] - step
+    if "exclusiveMinimum" in schema:
+        above = schema["exclusiveMinimum"] + step
+        low = above if low is None else max(low, above)
+    if "exclusiveMaximum" in schema:
+        below = schema["exclusiveMaximum"] - step
+        high = below if high is None else min(high, below)
     if low is None:
         low = 0 if high is None or high >= 0 else high - width
     return low, low + width if high is None else min(high, low + width)
 
 
 def _text(schema: Mapping[str, Any], draw: random.Random) -> str:
-    text = draw.choice(_FORMATS.get(schema.get("format", ""), _WORDS))
+    words = _DECIMALS if schema.get("pattern") == DECIMAL_PATTERN else _WORDS
+    text = draw.choice(_FORMATS.get(schema.get("format", ""), words))
     return text.ljust(schema.get("minLength", 0), "a")[: schema.get("maxLength")]

@@ -64,6 +64,8 @@ _SIZE_KEYWORDS = {
     "array": ("minItems", "maxItems"),
     "object": ("minProperties", "maxProperties"),
 }
+#: How a decimal is written as text.
+DECIMAL_PATTERN = r"^-?\d{1,64}(\.\d{1,64})?$"
 _SCALARS: dict[object, dict[str, Json]] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -75,7 +77,7 @@ _SCALARS: dict[object, dict[str, Json]] = {
     time: {"type": "string", "format": "time"},
     UUID: {"type": "string", "format": "uuid"},
     # Text keeps a decimal exact; models like to send a number all the same.
-    Decimal: {"anyOf": [{"type": "string", "pattern": r"^-?\d{1,64}(\.\d{1,64})?$"}, {"type": "number"}]},
+    Decimal: {"anyOf": [{"type": "string", "pattern": DECIMAL_PATTERN}, {"type": "number"}]},
 }
 _ARRAYS = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
 _SETS = (set, frozenset, abc.Set, abc.MutableSet)
