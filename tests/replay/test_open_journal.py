@@ -33,7 +33,7 @@ from trouper.journal import (
 )
 from trouper.journal.building import MARKER_NAME
 from trouper.models import call, reply
-from trouper.replay import Journal, ReplayGap, ReplayRefused, Step, differences, open_journal
+from trouper.replay import Journal, Page, ReplayGap, ReplayRefused, Step, differences, open_journal
 from trouper.testing import check_invariants
 
 
@@ -481,6 +481,15 @@ def test_misuse_is_named(root: Path, tmp_path: Path) -> None:
     for read in (journal.steps, journal.records):
         with pytest.raises(UsageError, match="no session 'nobody'; there is: one, two"):
             list(read("nobody"))
+    for look in (
+        lambda: journal.state_at(3, "~memory"),
+        lambda: journal.diff(1, 3, "~memory"),
+        lambda: list(journal.steps("~memory")),
+        lambda: Page(journal, "~memory"),
+    ):
+        with pytest.raises(UsageError, match=r"'~memory' is what was remembered, .* its records tell: records"):
+            look()
+    assert [type(record.cause).__name__ for record in journal.records("~memory")] == ["Remember"]
     for path in ("", 5, None, b"state"):
         with pytest.raises(UsageError, match="no path of a journal"):
             open_journal(path)  # type: ignore[arg-type]

@@ -168,7 +168,7 @@ class Journal:
         raised as `ReplayGap`.
         """
         if session is not None:
-            self._known(session)
+            self._only(session)
         fold = _Fold()
         for found in self._found(session):
             step = fold.step(found)
@@ -253,8 +253,15 @@ class Journal:
         return UsageError(f"{whose} has no record up to {seq}, so there is nothing to fork; {where}", seq=seq)
 
     def _only(self, session: str | None) -> str:
+        """The name of a session that has states; the only one, if none is named."""
         if session is not None:
-            return self._known(session)
+            if not is_session(self._known(session)):
+                raise UsageError(
+                    f"{session!r} is what was remembered, for all sessions, and has no states of a session; its records tell: records({session!r}), "
+                    f"or `trouper journal show --session {session}`",
+                    session=session,
+                )
+            return session
         names = self.sessions
         if len(names) != 1:
             raise UsageError(f"the journal {self.root!r} holds {len(names)} sessions; name one of them", sessions=names)
