@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from pressed_keys import CtrlC, press_at_every_line
-from trouper import open_runtime, tool
+from trouper import CommandRejected, open_runtime, tool
 from trouper.actors.gate import Gate
 from trouper.actors.session import SessionActor
 from trouper.actors.triggers import Every, Fired
@@ -206,6 +206,36 @@ async def test_a_turn_that_is_just_beginning_ends_with_its_runtime(autojump_cloc
     open_checked.check(disk)
     ends = [event.stop_reason for record in journal for event in record.events if isinstance(event, TurnEnded)]
     assert ends == ["interrupt"]
+
+
+async def test_whoever_waits_for_a_run_from_outside_a_runtime_that_ends_is_told(autojump_clock, open_checked):
+    """I21: a task of the host's, in a nursery around the runtime; and one that takes notifications."""
+    ended: list[object] = []
+
+    @tool(background=True)
+    async def dig() -> None:
+        """Takes its time."""
+        await trio.sleep_forever()
+
+    async def wait(session: Session, id: str) -> None:
+        with pytest.raises(CommandRejected, match="has stopped while task"):
+            await session.wait_task(id)
+        ended.append(id)
+
+    async def take(session: Session) -> None:
+        async for _ in session.notifications():
+            pass
+        ended.append("notifications")
+
+    with trio.fail_after(1_000.0):
+        async with trio.open_nursery() as nursery:
+            async with open_checked(Scripted([]), tools=[dig], complete=False) as runtime:
+                session = await runtime.session("s")
+                task = await session.spawn("dig")
+                nursery.start_soon(wait, session, task.id)
+                nursery.start_soon(take, session)
+                await trio.testing.wait_all_tasks_blocked()
+    assert sorted(map(str, ended)) == ["notifications", task.id]
 
 
 @pytest.mark.parametrize("what", ["what happens", "its records", "all records"])

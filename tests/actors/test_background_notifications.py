@@ -306,7 +306,10 @@ async def test_what_a_host_that_is_cancelled_or_leaves_had_been_given_goes_to_th
                     nursery.start_soon(session.notify, "two")
                     await trio.testing.wait_all_tasks_blocked()
                     break
-        await until(session, lambda state: state.turns > 0 and not state.notifications.pending and state.turn is None)
+        with trio.fail_after(1_000.0):
+            await until(
+                session, lambda state: state.turns > 0 and not state.notifications.pending and state.turn is None
+            )
     assert any("Ding" in request.messages[-1].text for request in model.requests)
 
 
