@@ -88,10 +88,16 @@ def open_checked(autojump_clock: trio.testing.MockClock, journal: list[Record]) 
 
 @pytest.fixture
 def states_in_memory() -> Callable[[str], int]:
-    """How many states of a session somebody still holds."""
+    """How many states of a session somebody still holds; those that an earlier test has left behind are not counted."""
+
+    def held() -> list[State]:
+        gc.collect()
+        return [each for each in gc.get_objects() if type(each) is State]
+
+    # With the states themselves: else a new one could get the place of one that is gone, and pass for it.
+    before = {id(each): each for each in held()}
 
     def count(session: str) -> int:
-        gc.collect()
-        return sum(type(each) is State and each.session == session for each in gc.get_objects())
+        return sum(each.session == session and id(each) not in before for each in held())
 
     return count
