@@ -144,16 +144,27 @@ async def test_too_many_open_files_stop_nobody_who_needs_none(autojump_clock: tr
     assert await heard(disk.crash(Fate.DROPPED)) == 8
 
 
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        ("create", errno.EMFILE),
+        ("create", errno.EACCES),
+        ("create", errno.ENOSPC),
+        ("create", errno.EDQUOT),
+        ("write", errno.ENOSPC),
+        ("write", errno.EDQUOT),
+        ("write", errno.EFBIG),
+    ],
+)
 @pytest.mark.parametrize("level", ["fsync", "write"])
 async def test_a_prompt_that_has_no_place_is_refused_and_everything_else_goes_on(
-    autojump_clock: trio.abc.Clock, code: int, level: Literal["fsync", "write"]
+    autojump_clock: trio.abc.Clock, operation: str, code: int, level: Literal["fsync", "write"]
 ) -> None:
     """J11, I23: the whole runtime stopped for one attachment."""
     disk = CrashDisk()
     async with open_runtime(ROOT, disk=disk, durability=level) as runtime:
         session, other = await runtime.session("a"), await runtime.session("b")
-        disk.fail("create", code, path="*/blobs/*", times=None)
+        disk.fail(operation, code, path="*/blobs/*", times=None)
         with pytest.raises(BlobRefused, match="then try again"):
             await session.ask(LONG)
         for each in (session, other):

@@ -128,6 +128,11 @@ NO_PLACE: dict[str, Callable[[CrashDisk], None]] = {
     "over quota": lambda disk: disk.fail("create", errno.EDQUOT, path="*/blobs/*", times=None),
     "no directory": lambda disk: disk.fail("make_dirs", errno.ENOSPC, path="*/blobs*", times=None),
     "no space": lambda disk: disk.fill(leaving=len(BODY) - 1),
+    "no space that shows when it is written": lambda disk: disk.fail(
+        "write", errno.ENOSPC, path="*/blobs/*", times=None
+    ),
+    "over quota when it is written": lambda disk: disk.fail("write", errno.EDQUOT, path="*/blobs/*", times=None),
+    "larger than files may be": lambda disk: disk.fail("write", errno.EFBIG, path="*/blobs/*", times=None),
 }
 
 
@@ -141,6 +146,7 @@ def test_a_body_that_has_no_place_is_refused_and_all_others_go_on(harm: Callable
     with pytest.raises(BlobRefused, match=r"no place for 1100002 bytes of session .* then try again") as caught:
         log.append(opening(1))
     assert caught.value.size == len(BODY) and log.last == 1
+    assert temporaries(disk) == []
     log.append(entry(2))
     log.sync()
     assert not log.degraded
@@ -168,6 +174,23 @@ def test_a_body_of_work_that_runs_may_take_the_reserve_and_no_more() -> None:
     log.append(entry(3))
     log.sync()
     assert ids_of(open_small(disk.crash(Fate.DROPPED))) == ["e0", "e1", "e3"]
+
+
+def test_a_body_of_work_that_runs_has_the_reserve_where_the_disk_says_only_then_that_it_is_full() -> None:
+    """J11: a quota shows in no figure of the disk."""
+    disk = CrashDisk()
+    log = open_small(disk)
+    disk.fail("write", errno.EDQUOT, path="*/blobs/*")
+    log.append(entry(0, body=BODY))
+    log.sync()
+    assert log.degraded and log.durable == 1
+    disk.fail("write", errno.EDQUOT, path="*/blobs/*", times=None)
+    with pytest.raises(JournalError, match="no place for") as caught:
+        log.append(entry(1, body=OTHER))
+    assert not isinstance(caught.value, BlobRefused) and log.refusal is None
+    log.append(entry(2))
+    log.sync()
+    assert ids_of(open_small(disk.crash(Fate.DROPPED))) == ["e0", "e2"]
 
 
 def test_bodies_that_are_the_same_are_one_blob_however_their_records_are_written() -> None:

@@ -131,6 +131,7 @@ class JournalWriter:
             seq = log.append(entry)
         except BaseException:
             self._heed_refusal()
+            self._tell_degraded()
             raise
         if log.degraded is not self._degraded:
             self._tell_degraded()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 
 from trouper.journal.disk import Disk
 from trouper.journal.files import create_temporary, put_in_place, read_whole, write_all
-from trouper.journal.format import BLOBS_NAME, BODY_MARK
+from trouper.journal.format import BLOBS_NAME, BODY_MARK, TEMPORARY_SUFFIX
 from trouper.journal.segment import Damage
 
 
@@ -20,26 +21,25 @@ def blob_path(root: str, digest: str) -> str:
 
 
 class OpenBlob:
-    """A body on its way to the medium: its file is there, still empty and without its name.
+    """A body on its way to the medium: its file is written, and has neither been synced nor got its name.
 
-    It is opened before its record has a sequence, when the record can still be refused; from then on no descriptor has to be found for it.
+    That is done before its record has a sequence, when the record can still be refused; from then on neither room nor a descriptor has to be found for it.
     """
 
-    __slots__ = ("_disk", "_file", "body", "path")
+    __slots__ = ("_disk", "_file", "path")
 
     def __init__(self, disk: Disk, root: str, digest: str, body: bytes) -> None:
+        """Writes all of it, or leaves nothing behind."""
         self.path = blob_path(root, digest)
-        self.body = body
         self._disk = disk
         disk.make_dirs(os.path.dirname(self.path))
         self._file = create_temporary(disk, self.path)
-
-    def write(self) -> None:
-        """All of it, or leave the file as it was; then it may be tried again."""
         try:
-            write_all(self._file, self.body)
+            write_all(self._file, body)
         except BaseException:
-            self._file.truncate(0)
+            self._file.close()
+            with contextlib.suppress(OSError):  # The next start tidies up.
+                disk.unlink(self.path + TEMPORARY_SUFFIX)
             raise
 
     def put(self, lasting: set[str]) -> None:
@@ -66,7 +66,6 @@ def put_blob(disk: Disk, root: str, digest: str, body: bytes, lasting: set[str])
     """Put a blob on the medium, in one go."""
     blob = OpenBlob(disk, root, digest, body)
     try:
-        blob.write()
         blob.put(lasting)
     finally:
         blob.close()

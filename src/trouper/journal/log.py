@@ -1,7 +1,7 @@
 """The log: entries in, framed lines out, in one live segment that is cut and sealed as it grows.
 
 Two sides meet here. `append` and `take` are called by the owner of the log, in one thread, and write to no file (at level `write`, `append`
-does); of a body too large for a line `append` opens the file. `commit` writes and syncs; it may run in another thread, but only one at a time, and while it runs the owner appends on. Whoever
+does); a body too large for a line `append` writes to its own file. `commit` writes and syncs; it may run in another thread, but only one at a time, and while it runs the owner appends on. Whoever
 calls sees to it that the next `take` comes after the last `commit` has ended.
 """
 
@@ -415,14 +415,11 @@ class Log:
             root=self.root,
         )
 
-    def degrade(self) -> bool:
-        """Give up the reserve, so that what runs can still be recorded; False if there was none left to give."""
+    def degrade(self) -> None:
+        """Give up the reserve, if it is still there, so that what runs can be recorded."""
         self.degraded = True
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self.disk.unlink(os.path.join(self.root, RESERVE_NAME))
-        except FileNotFoundError:
-            return False
-        return True
 
     # -- reading
 
@@ -519,8 +516,10 @@ class Log:
         except OSError as error:
             # Short write: what was taken is cut off again, so that the file never holds half a batch (J11).
             live.file.truncate(live.size)
-            if error.errno not in NO_SPACE or not self.degrade():
+            if error.errno not in NO_SPACE:
                 raise
+            # Whoever has given up the reserve, and if there was any: there may be room now.
+            self.degrade()
             try:
                 write_all(live.file, data)
             except OSError:
@@ -604,34 +603,36 @@ class Log:
             return digest
         why: object = None
         try:
-            room = self.disk.free_bytes(self.root) - sum(len(each.body) for each in tuple(self._blobs.values()))
             # The reserve is for work that runs.
-            room += 0 if entry.opens or self.degraded else RESERVE_BYTES
-            if room < len(entry.body):
-                why = os.strerror(errno.ENOSPC)
+            has_reserve = not entry.opens and not self.degraded
+            if self.disk.free_bytes(self.root) + has_reserve * RESERVE_BYTES < len(entry.body):
+                why = os.strerror(errno.ENOSPC)  # Then the reserve would be given up for nothing.
             else:
-                self._blobs[digest] = OpenBlob(self.disk, self.root, digest, entry.body)
+                self._blobs[digest] = self._write_blob(digest, entry.body, has_reserve)
         except OSError as error:
             why = error
         if why is not None:
             raise (BlobRefused if entry.opens else BlobUnplaced)(
                 f"there is no place for {len(entry.body)} bytes of session {entry.stream!r} beside the journal {self.root!r} ({why}); "
-                "free disk space or open files (ulimit -n), check the permissions of its `blobs`, then try again",
+                "free disk space, quota or open files (ulimit -n), check the permissions of its `blobs`, then try again",
                 root=self.root,
                 size=len(entry.body),
             )
         return digest
 
+    def _write_blob(self, digest: str, body: bytes, has_reserve: bool) -> OpenBlob:
+        try:
+            return OpenBlob(self.disk, self.root, digest, body)
+        except OSError as error:
+            if error.errno not in NO_SPACE or not has_reserve:
+                raise
+            self.degrade()
+            return OpenBlob(self.disk, self.root, digest, body)
+
     def _put_blob(self, digest: str) -> None:
         blob = self._blobs.get(digest)
         if blob is None:
             return  # In place already: two records may hold the same.
-        try:
-            blob.write()
-        except OSError as error:
-            if error.errno not in NO_SPACE or not self.degrade():
-                raise
-            blob.write()
         blob.put(self._lasting)
         # Only now: until then nobody else may open a file of this name.
         del self._blobs[digest]
