@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -18,8 +20,10 @@ from trouper.journal import (
     JournalFull,
     JournalLocked,
     JournalReadOnly,
+    Level,
     open_log,
     open_reader,
+    verify,
 )
 from trouper.journal.log import RESERVE_BYTES, Log
 from trouper.testing import CrashDisk, Fate, VirtualWall
@@ -493,6 +497,66 @@ def test_a_journal_deleted_under_a_writer_stops_it() -> None:
     log.append(entry(5))
     with pytest.raises(JournalFailed):
         log.sync()
+
+
+def _cut(log: Log) -> None:
+    for number in range(20):
+        log.append(entry(100 + number, body=b'"%b"' % (b"q" * 600)))
+
+
+#: What a writer makes by its path, whatever its level; and the acknowledgement itself, where there is a sync.
+REACHING_OUT: dict[str, tuple[Level, Callable[[Log], object]]] = {
+    "a record": ("fsync", lambda log: log.sync()),
+    "a new segment": ("write", _cut),
+    "a body of its own": ("write", lambda log: log.append(entry(7, body=b'"%b"' % (b"B" * 1_100_000)))),
+    "a snapshot": ("write", lambda log: log.write_snapshot(5, [("s", "1", b"{}")])),
+    "its end": ("write", lambda log: log.close()),
+}
+
+
+@pytest.mark.parametrize(("level", "reach_out"), REACHING_OUT.values(), ids=REACHING_OUT)
+def test_a_root_that_is_moved_away_under_a_writer_leaves_the_one_in_its_place_alone(
+    tmp_path: Path, level: Level, reach_out: Callable[[Log], object]
+) -> None:
+    """J11, I34: on the real disk. The writer went on in the journal of another, which was damaged by it."""
+    root, aside = tmp_path / "state", tmp_path / "state.old"
+    first = open_log(str(root), level=level, segment_bytes=SEGMENT_BYTES)
+    for number in range(5):
+        first.append(entry(number))
+    first.sync()
+    root.rename(aside)
+    second = open_log(str(root))
+    second.append(entry(0, stream="other"))
+    second.sync()
+    before = _named_files(root)
+    first.append(entry(5))
+    with pytest.raises((JournalFailed, FileNotFoundError), match="removed, moved or replaced"):
+        reach_out(first)
+    assert _named_files(root) == before
+    first.abandon()
+    second.append(entry(1, stream="other"))
+    second.close()
+    assert verify(str(root)).ok and verify(str(aside)).ok
+    assert ids_of(open_log(str(root))) == ["e0", "e1"]
+    assert ids_of(open_log(str(aside)))[:5] == [f"e{number}" for number in range(5)]
+
+
+def _named_files(root: Path) -> list[Path]:
+    """All but temporary ones, which the next start removes."""
+    return sorted(path for path in root.rglob("*") if path.is_file() and path.suffix != ".tmp")
+
+
+def test_a_live_segment_that_is_renamed_under_its_writer_stops_it(tmp_path: Path) -> None:
+    """J11: as programs do that rotate logs. What is acknowledged would be missing at the next start."""
+    log = open_log(str(tmp_path))
+    log.append(entry(0))
+    log.sync()
+    (tmp_path / "segment-00000001.log").rename(tmp_path / "segment-00000001.log.1")
+    log.append(entry(1))
+    with pytest.raises(JournalFailed, match="removed, moved or replaced"):
+        log.sync()
+    assert log.durable == 1
+    log.abandon()
 
 
 # Clocks.

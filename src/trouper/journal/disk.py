@@ -140,9 +140,12 @@ class OsFile:
     def fileno(self) -> int:
         return self._fd
 
-    def is_named(self) -> bool:
-        """Whether any name still leads to this file. A disk whose names cannot go behind one's back may leave this out."""
-        return os.fstat(self._fd).st_nlink > 0
+    def is_at(self, path: str) -> bool:
+        """Whether this name still leads to this file. A disk whose names cannot go behind one's back may leave this out."""
+        try:
+            return os.path.samestat(os.stat(path), os.fstat(self._fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
 
 class OsDisk:

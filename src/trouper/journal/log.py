@@ -327,6 +327,8 @@ class Log:
         with self._mutex:
             live = self._writable()
             try:
+                if batch.blobs:
+                    self._check_place(live)
                 for digest in batch.blobs:
                     self._put_blob(digest)
                 live = self._put(live, batch.data, batch.count, batch.last, batch.checksum)
@@ -454,7 +456,7 @@ class Log:
         """
         covers = seq if covers is None else covers
         with self._mutex:
-            self._writable()
+            self._check_place(self._writable())
             if covers > self._written:
                 raise UsageError(
                     f"record {covers} is not written yet, the last one is {self._written}; wait for it first",
@@ -539,6 +541,7 @@ class Log:
             level=self.level,
         )
         text = header.encode()
+        self._check_place(live)
         file: File | None = None
         try:
             file = create_temporary(self.disk, path)
@@ -591,10 +594,10 @@ class Log:
         self._synced = self._written
 
     def _check_place(self, live: LiveSegment) -> None:
-        """A sync of a file that has lost its name is worth nothing: the journal was removed, or another writer took over."""
-        is_named = getattr(live.file, "is_named", None)
-        if is_named is not None and not is_named():
-            raise FileNotFoundError(errno.ENOENT, "the live segment was removed or replaced", live.path)
+        """The journal was removed, or moved away, or another writer took over: then a sync is worth nothing, and what is made by its path may be another journal's."""
+        is_at = getattr(live.file, "is_at", None)
+        if is_at is not None and not is_at(live.path):
+            raise FileNotFoundError(errno.ENOENT, "the live segment was removed, moved or replaced", live.path)
 
     def _open_blob(self, entry: Entry) -> str:
         """The digest of its blob. What has no place is refused before it has a sequence: then nothing was written, and all others go on (J11)."""

@@ -16,7 +16,7 @@ from trouper.testing._medium import Directory, Medium
 
 Operation = Literal[
     "create", "write", "truncate", "sync", "rename", "unlink", "remove_dir", "sync_dir", "make_dirs", "reserve", "lock",
-    "open_append", "open_read", "pread", "size", "exists", "is_dir", "is_named", "list_dir", "free_bytes",
+    "open_append", "open_read", "pread", "size", "exists", "is_dir", "is_at", "list_dir", "free_bytes",
 ]  # fmt: skip
 
 #: Operations that change what a crash may leave, so that "crash before it" is a case of its own.

@@ -475,11 +475,14 @@ class CrashFile:
             self._check_open()
             self._inode.sync()
 
-    def is_named(self) -> bool:
-        """Whether any name still leads to this file."""
-        with self._disk._call("is_named", self.path):
+    def is_at(self, path: str) -> bool:
+        """Whether this name still leads to this file."""
+        with self._disk._call("is_at", self.path):
             self._check_open()
-            return any(inode is self._inode for _, inode in self._disk._walk())
+            try:
+                return self._disk._inode(path) is self._inode
+            except (FileNotFoundError, NotADirectoryError):
+                return False
 
     def close(self) -> None:
         """Close it, once or again. Like any process's end, that of this one closes it too, so this never fails."""
