@@ -6,6 +6,8 @@ import base64
 import errno
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +20,7 @@ from trouper import Budget, ToolResult, open_runtime, tool
 from trouper.core.abridged import KEPT_CHARS, LOST
 from trouper.core.events import CompactionEnded
 from trouper.core.messages import Media, Outcome
-from trouper.journal import BlobRefused, JournalError, JournalFailed, JournalFull, verify
+from trouper.journal import BlobRefused, Entry, JournalError, JournalFailed, JournalFull, open_log, verify
 from trouper.journal.reader import Reader
 from trouper.models import Scripted, call, drop, reply, stall
 from trouper.session import SessionEnded
@@ -130,6 +132,48 @@ async def test_too_few_files_for_a_runtime_are_told_as_one_error_however_far_it_
     assert verify(root).ok
     async with open_runtime(root) as runtime:
         assert len((await runtime.session("a")).history) == 4
+
+
+def test_a_segment_is_cut_when_there_are_descriptors_for_all_of_it_and_grows_on_until_then(tmp_path: Path) -> None:
+    """J11: on the real disk. With the last one taken for the new file, none was left for the sync of its name, and the runtime stopped."""
+    for count in range(4):
+        root = str(tmp_path / f"{count}")
+        log = open_log(root, segment_bytes=1_000)
+        with files_left(count):
+            for number in range(20):
+                log.append(Entry("s", f"e{number}", b'{"v":1,"id":"e%d","session":"s"' % number, b"0" * 100))
+                log.sync()
+        assert log.durable == 20
+        log.close()
+        assert verify(root).records == 20
+    assert len(list(Path(root).glob("segment-*"))) > 1
+
+
+FIRST_MEMORY = """
+import resource, sys
+import trio
+from trouper import open_runtime
+
+async def main():
+    async with open_runtime(sys.argv[1]) as runtime:
+        await trio.to_thread.run_sync(str)  # What a thread needs is there.
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        await runtime.memory.remember("a", "first", 1)
+        assert (await runtime.memory.recall("a", "first")).value == 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await runtime.memory.remember("a", "second", 2)
+
+trio.run(main)
+"""
+
+
+def test_what_is_remembered_first_needs_no_descriptor_and_can_be_read_when_there_are_some(tmp_path: Path) -> None:
+    """B21: in a process that has not loaded the database yet. The record was durable, and whoever made it was told of a failure."""
+    ran = subprocess.run([sys.executable, "-c", FIRST_MEMORY, tmp_path / "state"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "could not follow" in ran.stderr
+    assert {path.name for path in (tmp_path / "state/memory/a").iterdir()} == {"first.json", "second.json"}
 
 
 async def test_too_many_open_files_stop_nobody_who_needs_none(autojump_clock: trio.abc.Clock) -> None:

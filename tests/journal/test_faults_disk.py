@@ -385,12 +385,13 @@ async def test_the_writer_tells_of_a_full_disk_and_of_its_end(autojump_clock: tr
 # Descriptors, and a file system that turns read-only.
 
 
-def test_a_cut_without_a_descriptor_goes_on_in_the_old_segment() -> None:
+@pytest.mark.parametrize("operation", ["create", "open_read"])
+def test_a_cut_without_a_descriptor_goes_on_in_the_old_segment(operation: str) -> None:
     """EMFILE is no reason to stop: the segment grows past its size, and is cut at the next chance."""
     disk = CrashDisk()
     log = filled(disk)
     names = until_cut(log, disk)
-    disk.fail("create", errno.EMFILE, times=2)
+    disk.fail(operation, errno.EMFILE, times=2)
     for _ in range(3):
         names.append(f"e{len(names)}")
         log.append(large(len(names) - 1))

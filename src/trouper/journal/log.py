@@ -543,10 +543,15 @@ class Log:
         text = header.encode()
         self._check_place(live)
         file: File | None = None
+        spare: File | None = None
         try:
+            # Kept until the sync of the new name, which needs a descriptor too: without one there would be no way back by then.
+            spare = self.disk.open_read(live.path)
             file = create_temporary(self.disk, path)
             write_all(file, text)
         except OSError as error:
+            if spare is not None:
+                spare.close()
             if file is not None:
                 file.close()
                 self.disk.unlink(path + TEMPORARY_SUFFIX)
@@ -560,9 +565,11 @@ class Log:
             self._seal(live)
             if self.disk.exists(path):
                 raise FileExistsError(errno.EEXIST, "another writer made the next segment", path)
+            spare.close()
             put_in_place(self.disk, path)
         except BaseException:
             file.close()
+            spare.close()
             raise
         live.file.close()
         self._live = LiveSegment(file, path, header, len(text), 0, {})

@@ -7,6 +7,7 @@ walks over what is remembered. A disk that cannot follow costs nobody a memory: 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -186,7 +187,7 @@ class MemoryKeeper:
         """`None` if the disk does not do it. What stands there is then behind, and put right from the journal when it is next opened."""
         try:
             return await self._in_thread(work)
-        except (OSError, _database_error()) as error:
+        except _disk_errors() as error:
             logger.warning("the readable copy of the memory could not follow: %s; it is put right later", error)
             self._let_go()
             return None
@@ -202,10 +203,10 @@ class MemoryKeeper:
             self._store = None
 
 
-def _database_error() -> type[Exception]:
-    import sqlite3  # For those who remember something.
-
-    return sqlite3.Error
+def _disk_errors() -> tuple[type[Exception], ...]:
+    """With those of the database, which is loaded with the store. Where it is not, that may be for want of a descriptor: then it cannot be loaded here either."""
+    database = getattr(sys.modules.get("sqlite3"), "Error", None)
+    return (OSError,) if database is None else (OSError, database)
 
 
 def _memo(found: memory.Memory) -> Memo:
