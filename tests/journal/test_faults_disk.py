@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -469,6 +471,43 @@ def test_a_killed_owner_does_not_keep_the_lock() -> None:
     disk = CrashDisk()
     filled(disk)
     assert ids_of(open_small(disk.kill())) == [f"e{n}" for n in range(5)]
+
+
+FORKING = """
+import os, signal, sys
+from trouper.journal import open_log
+
+log = open_log(sys.argv[1])
+begun, begin = os.pipe()
+if not os.fork():
+    os.write(begin, b"!")
+    os.close(1)
+    os.read(0, 1)  # Until the test has seen enough.
+    os._exit(0)
+os.read(begun, 1)
+if sys.argv[2] == "closed":
+    log.close()
+    open_log(sys.argv[1]).close()
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_a_process_that_was_forked_from_the_owner_keeps_nobody_out(tmp_path: Path, end: str) -> None:
+    """J9: as a pool of workers is, which outlives an owner that is killed. The next start was told to stop a process that was gone."""
+    root = str(tmp_path / "state")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", FORKING, root, end], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with owner:
+        assert owner.stdout is not None and owner.stdout.readline() == "ready\n"
+        if end == "killed":
+            with pytest.raises(JournalLocked):
+                open_log(root)
+        owner.kill()
+        owner.wait()
+        open_log(root).close()
 
 
 def test_a_deleted_lock_file_lets_a_second_writer_in_and_stops_the_first() -> None:

@@ -267,7 +267,11 @@ def _flock_directory(fd: int) -> None:
 
 
 class OsLock:
-    """A flock on a lock file and on its directory. The file stays: deleting it would let two holders lock two inodes of one name."""
+    """A flock on a lock file and on its directory. The file stays: deleting it would let two holders lock two inodes of one name.
+
+    A process that was forked from the holder shares its locks until it has closed its copies. It does so at once, and the holder unlocks at its end: else a pool of workers
+    that outlives the holder would keep everybody out.
+    """
 
     __slots__ = ("_before", "_directory", "_directory_times", "_fd", "_times")
 
@@ -280,6 +284,7 @@ class OsLock:
         self._before = before
         self._times = times
         self._directory_times = directory_times
+        _held.add(self)
 
     def withdraw(self) -> None:
         if self._fd >= 0:
@@ -291,10 +296,30 @@ class OsLock:
 
     def close(self) -> None:
         if self._fd >= 0:
+            for fd in (self._fd, self._directory):
+                with contextlib.suppress(OSError):  # Where directories cannot be locked.
+                    fcntl.flock(fd, fcntl.LOCK_UN)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the descriptors, which unlocks only if nobody else has a copy."""
+        _held.discard(self)
+        if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
             os.close(self._directory)
 
+
+#: The locks of this process.
+_held: set[OsLock] = set()
+
+
+def _let_go_of_all() -> None:
+    for lock in tuple(_held):
+        lock._let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 #: What `OSError.errno` says when there is no room: the disk is full, or the user's quota is.
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
