@@ -12,7 +12,7 @@ from journal_workload import entry
 
 from trouper._errors import UsageError
 from trouper.journal import JournalDamaged, Log, open_log, verify
-from trouper.testing import CrashDisk
+from trouper.testing import CrashDisk, Fate
 
 
 def with_records(disk: CrashDisk, records: int = 5) -> Log:
@@ -81,8 +81,6 @@ def test_a_snapshot_syncs_the_records_that_it_stands_for() -> None:
     log = open_log("/j", disk=disk, level="write")
     log.append(entry(0))
     log.write_snapshot(1, [("a", "1", b"x")])
-    from trouper.testing import Fate
-
     again = open_log("/j", disk=disk.crash(Fate.DROPPED))
     assert again.refusal is None
     assert again.recovery.last == 1
@@ -128,11 +126,9 @@ def test_a_snapshot_syncs_all_that_it_has_taken_in() -> None:
     log.write_snapshot(1, [("a", "1", b"x")])
     log.append(entry(1))
     log.write_snapshot(1, [("a", "1", b"y")], covers=2)
-    from trouper.testing import Fate
-
-    assert open_log("/j", disk=disk.crash(Fate.DROPPED)).recovery.last == 2
     with pytest.raises(UsageError, match="record 3 is not written yet"):
         log.write_snapshot(2, [], covers=3)
+    assert open_log("/j", disk=disk.crash(Fate.DROPPED)).recovery.last == 2
 
 
 def test_only_the_newest_two_are_kept() -> None:
