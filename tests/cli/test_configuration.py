@@ -83,6 +83,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
         ("[budget]\ntokens = -1", "a whole number from 0 up"),
         ("[limits.deadlines]\nidle_s = -1", "a number from 0 up"),
         ("[limits.compaction]\nshare = 85", "share=85.0 makes no sense; give a number of at least 0 and at most 1"),
+        (f"[limits]\ngrace_s = {'9' * 400}", "9... makes no sense; give a number"),
         ("[limits]\nparallel_tool_calls = 1", "true or false"),
         ("[limits.deadlines]\nidle = 3", "limits.deadlines.idle is no setting"),
         ("[policy]\nforbid = ['x']", "no effect"),

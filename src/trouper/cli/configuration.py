@@ -210,14 +210,15 @@ def _group(source: Source, name: str, value: Any, cls: Any) -> Any:
             given[key] = _group(source, where, item, inner)
         elif not _fits(item, inner):
             raise source.wrong(where, f"is {item!r}; it has to be {_shown(inner)}")
-        elif isinstance(item, int) and not isinstance(item, bool) and _takes(inner, float) and not _takes(inner, int):
-            given[key] = float(item)
         else:
             given[key] = item
         try:
             cls(**{key: given[key]})
         except ConfigError as error:  # Of the right type, and yet no sensible value.
             raise ConfigError(f"{source.place(where)}: {error.message}", file=str(source.path), setting=where) from None
+        # Only now: a whole number may be too large to be another.
+        if isinstance(item, int) and not isinstance(item, bool) and _takes(inner, float) and not _takes(inner, int):
+            given[key] = float(item)
     return cls(**given)
 
 
