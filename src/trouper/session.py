@@ -210,10 +210,13 @@ class Session(BackgroundSide):
 
     async def interrupt(self, reason: str = "") -> None:
         """End the running turn, if any. Returns when it is recorded and its work has really stopped, or the grace period is over."""
-        await self._stop(Interrupt(self._now(), self._reason(reason)))
+        await self._wait_stopped(await self._begin_interrupt(reason))
 
-    async def _stop(self, command: Interrupt | CancelCall) -> None:
-        stopped = await self._ask(command)
+    async def _begin_interrupt(self, reason: str) -> Step:
+        """It is recorded; whether anybody waits until the work has stopped is theirs to say."""
+        return await self._ask(Interrupt(self._now(), self._reason(reason)))
+
+    async def _wait_stopped(self, stopped: Step) -> None:
         with trio.move_on_after(self._actor.outfit.limits.grace_s):
             for running in stopped.cancelled:
                 await running.wait_done()
@@ -228,7 +231,7 @@ class Session(BackgroundSide):
             try:
                 while True:
                     try:
-                        await self._stop(command)
+                        await self._wait_stopped(await self._ask(command))
                         break
                     except MailboxFull:
                         with suppress(ActorGone):
@@ -243,8 +246,11 @@ class Session(BackgroundSide):
 
     async def cancel(self, id: str, reason: str = "") -> None:
         """Cancel a call or a background task by its id. Returns when its work has really stopped and its end is recorded, or the grace period is over."""
+        await self._wait_stopped(await self._begin_cancel(id, reason))
+
+    async def _begin_cancel(self, id: str, reason: str) -> Step:
         call = CallId(checks.text(id, "the id of a call or task"))
-        await self._stop(CancelCall(call, self._now(), self._reason(reason)))
+        return await self._ask(CancelCall(call, self._now(), self._reason(reason)))
 
     async def compact(self) -> CompactionEnded | HistoryMasked | None:
         """Make the context smaller now, and tell what was done, with the tokens before and after.
@@ -253,14 +259,11 @@ class Session(BackgroundSide):
         `how` says what came of it. `None`: there was nothing worth doing.
         """
         self._check_here()
-        outfit = self._actor.outfit
         feed = Feed(1, only=CompactionEnded)
         self._actor.audience.turns.append(feed)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
-            command = Compact(self._now(), outfit.limits.compaction, window_of(outfit.model))
-            # Shielded: whether it began has to be known, or nobody could end it.
-            begun = await self._ask(command, shielded=True)
+            begun = await self._begin_compaction()
             if begun.state.phase is not Phase.TIDYING:
                 return next((event for event in begun.events if isinstance(event, HistoryMasked)), None)
             try:
@@ -274,6 +277,12 @@ class Session(BackgroundSide):
             raise self._gone("ended before its compaction did; open it again to see what became of it")
         finally:
             self._actor.audience.turns.remove(feed)
+
+    async def _begin_compaction(self) -> Step:
+        outfit = self._actor.outfit
+        command = Compact(self._now(), outfit.limits.compaction, window_of(outfit.model))
+        # Shielded: whether it began has to be known, or nobody could end it.
+        return await self._ask(command, shielded=True)
 
     async def close(self, reason: str = "") -> None:
         """End the session for good. What runs is cancelled; the journal keeps everything. Returns when all of it has stopped, or the grace period is over.

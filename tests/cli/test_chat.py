@@ -5,14 +5,16 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from io import StringIO
 from pathlib import Path
 
 import pytest
 import trio
+from terminal_driver import in_order
 from trio.testing import MockClock
 
-from trouper import ToolContext, open_runtime, tool
+from trouper import Limits, ToolContext, open_runtime, tool
 from trouper.cli.chat import Chat
 from trouper.cli.chat_input import typed_lines
 from trouper.cli.chat_screen import PlainScreen
@@ -21,14 +23,17 @@ from trouper.cli.endings import Stopped
 from trouper.cli.hosting import Hosted, ended_by_signals
 from trouper.cli.line_editor import LineEditor
 from trouper.cli.terminal import Terminal
-from trouper.core.events import ApprovalRequested
+from trouper.core.events import ApprovalRequested, InputReceived
 from trouper.core.live import QuestionAsked
 from trouper.core.messages import Outcome, ToolAnswer
 from trouper.models import Model, Scripted, Simulated, call, reply
+from trouper.models.chunks import Chunk
+from trouper.models.protocol import ModelRequest
 from trouper.testing.invariants import check_invariants
 from trouper.tools.builtin import ask_user
 from trouper.tools.context import Question
 from trouper.tools.contract import Tool
+from trouper.tools.hooks import BeforeTurn, Deny, Hooks
 
 
 class Page(Terminal):
@@ -346,31 +351,135 @@ async def test_a_question_from_before_the_chat_is_shown(tmp_path: Path) -> None:
     assert doing[0] == "paint waits for you"
 
 
-async def test_an_impatient_second_cancel_stops_nothing_else(tmp_path: Path) -> None:
-    """L21, command line: its turn came when the first was through, and it stopped what had begun meanwhile."""
+async def test_a_cancel_is_for_what_had_been_shown_when_it_was_typed(tmp_path: Path) -> None:
+    """L21, command line: its turn came when the line before it was through, and it stopped what had begun meanwhile."""
     model, page = Scripted([]), Page()
     behind = Behind(page)
-    tools = [paint, behind.tool()]
-    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+    async with open_runtime(tmp_path / "state", model=model, tools=[paint], hooks=behind.hooks) as runtime:
         session = await runtime.session("main")
-        await session.spawn(tools[1], wake="silent")
+        first = await session.spawn(paint, wake="silent")
 
         async def lines() -> AsyncIterator[str]:
-            yield "/cancel"
-            await behind.stopping.wait()
-            yield "/cancel"
-            await session.spawn(paint, wake="silent")
             await behind.screen.shows("Which colour?")
-            behind.may_stop.set()
+            yield Behind.LINE
+            await behind.asked.wait()
+            yield "/cancel"
+            await session.cancel(first.id)
+            await session.spawn(paint, wake="silent")
+            await behind.screen.shows("Which colour?", times=2)
+            behind.may_go_on.set()
             await behind.screen.shows("! nothing is at work that could be cancelled")
             assert len(session.questions) == 1
             yield "/cancel"
             await behind.screen.shows("cancelled: ", times=2)
 
-        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [paint])
         with trio.fail_after(10):
             await Chat(hosted, session, behind.screen, LineEditor()).run(lines(), steer=True)
     assert not check_invariants(tmp_path / "state")
+
+
+class Dawdling:
+    """A tool that takes its time to stop."""
+
+    def __init__(self) -> None:
+        self.stopping, self.may_stop = trio.Event(), trio.Event()
+
+    def tool(self) -> Tool:
+        @tool(background=True)
+        async def dawdle() -> None:
+            """Take its time to stop."""
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    self.stopping.set()
+                    await self.may_stop.wait()
+
+        return dawdle
+
+
+async def test_what_is_typed_behind_a_cancel_is_recorded_before_the_tool_has_stopped(tmp_path: Path) -> None:
+    """L10, J4, command line: it was shown as sent, and nowhere else until the tool had stopped: whoever was killed meanwhile, or left with Ctrl-C twice, had lost it."""
+    model, page, dawdling = Scripted([reply("I see.")]), Page(), Dawdling()
+    screen, tools, limits = Answering(page, "/cancel"), [dawdling.tool(), paint], Limits(grace_s=600)
+    async with open_runtime(tmp_path / "state", model=model, tools=tools, limits=limits) as runtime:
+        session = await runtime.session("main")
+        await session.spawn(tools[0], wake="silent")
+
+        async def lines() -> AsyncIterator[str]:
+            yield "/cancel"
+            await dawdling.stopping.wait()
+            yield "a thought"
+            await screen.shows("I see.")
+            # Nor does an impatient second one stop anything else.
+            await session.spawn(paint, wake="silent")
+            await screen.shows("Which colour?")
+            yield "/cancel " + next(
+                task.id for task in session.state.tasks.live.values() if task.about.tool == "dawdle"
+            )
+            yield "/tasks"
+            await screen.shows("  awaiting_input  ")
+            assert len(session.questions) == 1 and "cancelled: " not in page.stream.getvalue()
+            dawdling.may_stop.set()
+            await screen.shows("cancelled: ")
+
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        try:
+            with trio.fail_after(10):
+                await Chat(hosted, session, screen, LineEditor()).run(lines(), steer=True)
+        finally:
+            dawdling.may_stop.set()
+    assert not check_invariants(tmp_path / "state")
+
+
+class Summing(Scripted):
+    """A model that takes its time over a summary."""
+
+    def __init__(self) -> None:
+        super().__init__([reply("Yes. " * 40)] * 8 + [reply("A summary."), reply("I see.")])
+        self.asked, self.may_answer = trio.Event(), trio.Event()
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+        if len(self.requests) == 8:
+            self.asked.set()
+            await self.may_answer.wait()
+        async with super().stream(request) as chunks:
+            yield chunks
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["and leaves", "and waits for the answer"])
+async def test_what_is_typed_behind_a_compact_is_recorded_before_the_summary_is_there(
+    tmp_path: Path, leaves: bool
+) -> None:
+    """L10, J4, command line: and whoever leaves behind it still gets the summary."""
+    model, page = Summing(), Page()
+    screen = Answering(page, "/compact")
+    async with open_runtime(tmp_path / "state", model=model) as runtime:
+        session = await runtime.session("main")
+        for number in range(8):
+            await session.ask(f"question {number} " * 40)
+
+        async def lines() -> AsyncIterator[str]:
+            yield "/compact"
+            await model.asked.wait()
+            if leaves:
+                yield "/quit"
+            else:
+                with session.watch() as events:
+                    yield "a thought"
+                    async for event in events:
+                        if isinstance(event, InputReceived):
+                            break
+            model.may_answer.set()
+            await screen.shows("I see.")
+
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [])
+        with trio.fail_after(10):
+            await Chat(hosted, session, screen, LineEditor()).run(lines(), steer=True)
+    assert not check_invariants(tmp_path / "state")
+    in_order(page.stream.getvalue(), "> /compact", "> /quit" if leaves else "> a thought", "  context: ")
 
 
 async def test_a_call_from_before_the_chat_is_shown_by_its_name(tmp_path: Path) -> None:
@@ -393,24 +502,24 @@ async def test_a_call_from_before_the_chat_is_shown_by_its_name(tmp_path: Path) 
 
 
 class Behind:
-    """A tool that takes its time to stop, and a screen to type on behind the `/cancel` that waits for it."""
+    """A hook that takes its time over a line, and a screen to type on behind it."""
+
+    LINE = "is this allowed?"
 
     def __init__(self, page: Page) -> None:
-        self.screen = Answering(page, "/cancel")
-        self.stopping, self.may_stop = trio.Event(), trio.Event()
+        self.screen = Answering(page, self.LINE)
+        self.asked, self.may_go_on = trio.Event(), trio.Event()
 
-    def tool(self) -> Tool:
-        @tool(background=True)
-        async def dawdle() -> None:
-            """Take its time to stop."""
-            try:
-                await trio.sleep_forever()
-            finally:
-                with trio.CancelScope(shield=True):
-                    self.stopping.set()
-                    await self.may_stop.wait()
+    async def hook(self, event: BeforeTurn) -> Deny | None:
+        if event.text != self.LINE:
+            return None
+        self.asked.set()
+        await self.may_go_on.wait()
+        return Deny("no")
 
-        return dawdle
+    @property
+    def hooks(self) -> list[Hooks]:
+        return [Hooks(before_turn=self.hook)]
 
 
 async def test_an_approval_is_for_what_was_shown_when_it_was_typed(tmp_path: Path) -> None:
@@ -418,20 +527,18 @@ async def test_an_approval_is_for_what_was_shown_when_it_was_typed(tmp_path: Pat
     asked = [reply(call("run_it", argv=[each])) for each in ("one", "two")]
     model, page = Scripted([*asked, reply("Done.")]), Page()
     behind = Behind(page)
-    tools = [run_it, behind.tool()]
-    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+    async with open_runtime(tmp_path / "state", model=model, tools=[run_it], hooks=behind.hooks) as runtime:
         session = await runtime.session("main")
-        await session.spawn(tools[1], wake="silent")
 
         async def lines() -> AsyncIterator[str]:
-            yield "/cancel"
-            await behind.stopping.wait()
+            yield Behind.LINE
+            await behind.asked.wait()
             await session.send("go")
             await behind.screen.shows("/approve call_1_1_0")
             yield "/approve"
             await session.deny("call_1_1_0")
             await behind.screen.shows("/approve call_1_2_0")
-            behind.may_stop.set()
+            behind.may_go_on.set()
             await behind.screen.shows("! no call waits for an approval that had been shown by then")
             assert session.approvals == ("call_1_2_0",)
             yield "/deny call_1_1_0"
@@ -440,7 +547,7 @@ async def test_an_approval_is_for_what_was_shown_when_it_was_typed(tmp_path: Pat
             yield "/approve"
             await behind.screen.shows("Done.")
 
-        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [run_it])
         with trio.fail_after(10):
             await Chat(hosted, session, behind.screen, LineEditor()).run(lines(), steer=True)
     assert not check_invariants(tmp_path / "state")
@@ -450,26 +557,24 @@ async def test_an_answer_is_for_what_was_shown_when_it_was_typed(tmp_path: Path)
     """T16, command line: what was typed for one question was the answer to another that had come up meanwhile, be it a secret."""
     model, page = Scripted([]), Page()
     behind = Behind(page)
-    tools = [paint, behind.tool()]
-    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+    async with open_runtime(tmp_path / "state", model=model, tools=[paint], hooks=behind.hooks) as runtime:
         session = await runtime.session("main")
-        await session.spawn(tools[1], wake="silent")
 
         async def lines() -> AsyncIterator[str]:
-            yield "/cancel"
-            await behind.stopping.wait()
+            yield Behind.LINE
+            await behind.asked.wait()
             await session.spawn(paint, wake="silent")
             await behind.screen.shows("Which colour?")
             yield "/answer blue"
             await session.decline_question(session.questions[0].id)
             await session.spawn(paint, wake="silent")
             await behind.screen.shows("Which colour?", times=2)
-            behind.may_stop.set()
+            behind.may_go_on.set()
             await behind.screen.shows("! nobody asks anything that had been shown by then")
             assert len(session.questions) == 1
             yield "/answer"
 
-        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [paint])
         with trio.fail_after(10):
             await Chat(hosted, session, behind.screen, LineEditor()).run(lines(), steer=True)
     assert not check_invariants(tmp_path / "state")

@@ -98,8 +98,8 @@ def test_a_second_ctrl_c_quits_while_a_tool_does_not_stop_for_the_first(place: P
     assert not check_invariants(place / "state", complete=True)
 
 
-def test_what_is_typed_while_a_command_waits_is_shown_and_done_after_it(place: Path) -> None:
-    """L21: a tool's clean-up may take its time; the keys of whoever has cancelled it were not even shown until it was through."""
+def test_what_is_typed_while_a_cancelled_tool_has_not_stopped_is_done_at_once_and_outlives_a_kill(place: Path) -> None:
+    """L21, L10, J4: a tool's clean-up may take its time; what was typed meanwhile was shown as sent, and was in no journal."""
     (place / "state").mkdir()
     (place / "state" / "trouper.toml").write_text("[limits]\ngrace_s = 600\n")
     with chat(place) as terminal:
@@ -107,14 +107,14 @@ def test_what_is_typed_while_a_command_waits_is_shown_and_done_after_it(place: P
         terminal.ask("run tidy_up", "● Tidy Up")
         terminal.line("/cancel call_1_1_0")
         terminal.wait_for("✗ Tidy Up cancelled")
-        terminal.ask("/tasks", "> /tasks")
-        terminal.type("half a li")
-        shown = terminal.wait_for("> half a li")
-        assert "no tasks" not in shown
-        (place / "gates" / "tidied").touch()
-        terminal.wait_for("no tasks")
-        terminal.type("\x15/quit\r")
-        assert terminal.wait_end() == 0
+        terminal.ask("/tasks", "no tasks")
+        terminal.ask("a thought", "You said: a thought")
+        assert not (place / "gates" / "tidied").exists()
+        terminal.kill()
+        assert terminal.wait_end() == -9
+    with chat(place) as terminal:
+        terminal.ask("/history", 'user: "a thought"')
+        terminal.quit()
     assert not check_invariants(place / "state", complete=True)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import trio
 
 from trouper._errors import CommandRejected, TrouperError, UsageError
+from trouper.actors.session import Step
 from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
 from trouper.cli.chat_input import Keys, typed_lines
@@ -26,6 +27,7 @@ from trouper.cli.line_editor import LineEditor, Paste
 from trouper.cli.run import is_quiet, is_resting
 from trouper.cli.stdin_lines import lines_of
 from trouper.cli.terminal import Terminal, clean_line, clean_message, plural
+from trouper.core.events import CompactionEnded, HistoryMasked
 from trouper.core.session import Phase
 from trouper.models.protocol import Model, name_of
 from trouper.session import Session
@@ -93,12 +95,15 @@ class Chat:
         self._watch = Watch(session, screen, {tool.name: tool for tool in hosted.tools}, thinking=thinking)
         #: Of the line that is dealt with.
         self.seen = self._watch.seen()
+        #: Whether lines are dealt with as they come, or each when the turn before it is through.
+        self._steers = False
         self._interrupted_at = -TWICE_S
         #: By Ctrl-C, twice.
         self._left = False
 
     async def run(self, lines: AsyncIterator[str], *, steer: bool, keys: Keys | None = None) -> int:
         """Until the user leaves. `steer`: lines go to the model as they come; else each waits for the turn before it. `keys`: of the terminal they are typed on."""
+        self._steers = steer
         # Before the first word: whoever sees it may press Ctrl-C.
         with trio.open_signal_receiver(signal.SIGINT) as pressed:
             self._greet()
@@ -112,19 +117,9 @@ class Chat:
                     self.screen.redraw()
                     try:
                         if steer:
-                            send, receive = trio.open_memory_channel[tuple[str, Seen]](LINES_AHEAD_MAX)
-                            nursery.start_soon(self._read_ahead, lines, send)
-                            async for line, self.seen in receive:
-                                await self._line(line)
+                            await self._as_they_come(lines, nursery)
                         else:
-                            async with aclosing(lines) as typed:  # type: ignore[type-var]
-                                async for line in typed:
-                                    if line.strip():
-                                        self._show_line(line)
-                                        self.seen = self._watch.seen()
-                                        await self._line(line)
-                                        await self._wait_turn(self.session.state.turns)
-                            await self._wait_quiet()
+                            await self._one_by_one(lines)
                     except Quit:
                         pass
                     nursery.cancel_scope.cancel()
@@ -133,6 +128,51 @@ class Chat:
         if self._left:
             raise Stopped(INTERRUPTED)
         return 0
+
+    async def _as_they_come(self, lines: AsyncIterator[str], nursery: trio.Nursery) -> None:
+        send, receive = trio.open_memory_channel[tuple[str, Seen]](LINES_AHEAD_MAX)
+        nursery.start_soon(self._read_ahead, lines, send)
+        with suppress(Quit):
+            async for line, self.seen in receive:
+                await self._line(line)
+        # Who has asked for a summary wants it, also if nothing else.
+        shown, session = self._watch, self.session
+        await shown.wait(lambda: Phase.TIDYING not in (shown.state.phase, session.state.phase))
+
+    async def _one_by_one(self, lines: AsyncIterator[str]) -> None:
+        async with aclosing(lines) as typed:  # type: ignore[type-var]
+            async for line in typed:
+                if line.strip():
+                    self._show_line(line)
+                    self.seen = self._watch.seen()
+                    await self._line(line)
+                    await self._wait_turn(self.session.state.turns)
+        await self._wait_quiet()
+
+    async def cancel(self, id: str) -> None:
+        await self._stopped(await self.session._begin_cancel(id, "cancelled in the chat"))
+
+    async def interrupt(self) -> None:
+        await self._stopped(await self.session._begin_interrupt("stopped in the chat"))
+
+    async def _stopped(self, begun: Step) -> None:
+        """On a terminal, nobody waits for a tool that takes its time to stop: what is typed meanwhile would be nowhere but on the screen."""
+        if not self._steers:
+            await self.session._wait_stopped(begun)
+
+    async def compact(self) -> None:
+        done: CompactionEnded | HistoryMasked | None
+        if self._steers:
+            begun = await self.session._begin_compaction()
+            if begun.state.phase is Phase.TIDYING:
+                return  # It is told of when it is there, and holds up no line until then.
+            done = next((event for event in begun.events if isinstance(event, HistoryMasked)), None)
+        else:
+            done = await self.session.compact()
+        if done is None:
+            self.screen.say("  nothing worth compacting", "dim")
+        elif isinstance(done, HistoryMasked):
+            self.screen.say(f"  old tool results left out: {done.tokens_before} -> {done.tokens_after} tokens", "dim")
 
     async def use_model(self, model: Model) -> None:
         await self.runtime.session(self.session.id, model=model)
@@ -148,7 +188,7 @@ class Chat:
         return self._watch.questions
 
     async def _read_ahead(self, lines: AsyncIterator[str], into: trio.MemorySendChannel[tuple[str, Seen]]) -> None:
-        """Keys are taken, and shown, also while a line is dealt with: a command may wait for a tool to stop, or for a summary."""
+        """Keys are taken, and shown, also while a line is dealt with: a file that is sent along may take a while to read."""
         async with into, aclosing(lines) as typed:  # type: ignore[type-var]
             async for line in typed:
                 if line.strip():

@@ -15,7 +15,6 @@ from trouper.cli.choices import model_named
 from trouper.cli.describe import quoted
 from trouper.cli.terminal import clean_line, when
 from trouper.core.calls import CallPhase
-from trouper.core.events import HistoryMasked
 from trouper.core.messages import Media, ToolAnswer
 from trouper.core.session import State
 from trouper.models.protocol import name_of
@@ -74,7 +73,7 @@ async def _tasks(chat: Chat, rest: str) -> None:
 async def _cancel(chat: Chat, rest: str) -> None:
     if not rest:
         rest = _only_one_at_work(chat)
-    await chat.session.cancel(rest, "cancelled in the chat")
+    await chat.cancel(rest)
 
 
 def _only_one_at_work(chat: Chat) -> str:
@@ -96,11 +95,7 @@ def _at_work(state: State) -> dict[str, str]:
 
 
 async def _compact(chat: Chat, rest: str) -> None:
-    done = await chat.session.compact()
-    if done is None:
-        chat.screen.say("  nothing worth compacting", "dim")
-    elif isinstance(done, HistoryMasked):
-        chat.screen.say(f"  old tool results left out: {done.tokens_before} -> {done.tokens_after} tokens", "dim")
+    await chat.compact()
 
 
 async def _model(chat: Chat, rest: str) -> None:
@@ -203,7 +198,7 @@ async def _interrupt(chat: Chat, rest: str) -> None:
     if not chat.is_busy:
         chat.screen.say("  nothing runs", "dim")
         return
-    await chat.session.interrupt("stopped in the chat")
+    await chat.interrupt()
 
 
 Handler = Callable[["Chat", str], Awaitable[None]]
