@@ -52,6 +52,25 @@ def test_tables_line_up_and_colours_stay_out_of_pipes() -> None:
     assert stream.getvalue() == "NAME       N   ABOUT\na          1   x\nlong name  22  y\n"
 
 
+class Narrow(Terminal):
+    width = 40
+
+
+def test_columns_are_those_of_the_terminal_also_for_characters_that_take_two_or_none() -> None:
+    """Command line: what follows such a cell stood elsewhere in each row, and the rest of a row in the next."""
+    stream = io.StringIO()
+    said = ["日本語のとても長いテキスト", "cafe\u0301", "👍🏽 fine", "plain and long enough to be cut off"]
+    rows = [("main", f"{number}/9 個" if number % 2 else "-", text) for number, text in enumerate(said)]
+    Narrow(stream).table(("SESSION", "FAR", "ABOUT"), rows)
+    assert stream.getvalue().splitlines() == [
+        "SESSION  FAR     ABOUT",
+        "main     -       日本語のとても長いテキ…",
+        "main     1/9 個  cafe\u0301",
+        "main     -       👍🏽 fine",
+        "main     3/9 個  plain and long enough…",
+    ]
+
+
 def test_what_somebody_answers_for_is_shown_in_full() -> None:
     """T4, security, tool results: every character stands there, as itself or as its code, on one line; in a table, too."""
     tricks = {

@@ -11,7 +11,7 @@ from trouper._errors import UsageError
 from trouper.cli.arguments import root_of
 from trouper.cli.describe import describe
 from trouper.cli.endings import DAMAGED
-from trouper.cli.terminal import Terminal, clean, clean_line, plural, size_of, when_exactly
+from trouper.cli.terminal import Terminal, clean, clean_line, fitted, plural, size_of, when_exactly
 from trouper.cli.views import check_readable
 
 
@@ -128,14 +128,14 @@ def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -
                 }
             )
             continue
-        waits = "  " + clean_line(f"waits for: {', '.join(owed)}", max(40, out.width - 40)) if owed else ""
+        waits = "  " + fitted(clean_line(f"waits for: {', '.join(owed)}"), max(40, out.width - 40)) if owed else ""
         out.line(
             out.style(f"{record.seq:>6}  {clean_line(record.session)}#{record.n}  ", "dim")
             + out.style(type(record.cause).__name__, "cyan")
             + f" -> {after.phase.value}{waits}"
         )
         for event in record.events:
-            out.line(f"{'':>8}{clean_line(describe(event), max(40, out.width - 10))}")
+            out.line(f"{'':>8}{fitted(clean_line(describe(event)), max(40, out.width - 10))}")
     verdict = journal.verify()
     if options.json:
         out.json(

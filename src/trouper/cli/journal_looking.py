@@ -12,7 +12,7 @@ from trouper._errors import UsageError
 from trouper.cli.arguments import root_of
 from trouper.cli.describe import describe
 from trouper.cli.owner import owner_of
-from trouper.cli.terminal import Terminal, clean, clean_line, plural, size_of, when
+from trouper.cli.terminal import Terminal, clean, clean_line, fitted, plural, size_of, when
 from trouper.cli.views import check_readable, open_view
 from trouper.journal import JournalError, RawRecord, open_log, open_reader
 from trouper.journal.format import is_gap
@@ -183,7 +183,7 @@ def lines_of(raw: RawRecord, out: Terminal) -> Iterator[str]:
     shown = [describe(event) for event in record.events]
     yield out.style(head, "dim") + out.style(type(record.cause).__name__, "cyan")
     for line in shown:
-        yield f"{'':>8}{clean_line(line, max(40, out.width - 10))}"
+        yield f"{'':>8}{fitted(clean_line(line), max(40, out.width - 10))}"
 
 
 def _print_whole(out: Terminal, raw: RawRecord, as_json: bool) -> None:

@@ -51,6 +51,24 @@ def clean_line(text: str, limit: int | None = None) -> str:
     return line if limit is None or len(line) <= limit else f"{line[: max(0, limit - 1)]}…"
 
 
+def cells(text: str) -> int:
+    """The columns of a terminal that a line takes: some characters take two, some none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # Here: most lists have nothing to count, and it takes a while to load.
+
+    return cell_len(text)
+
+
+def fitted(line: str, room: int) -> str:
+    """As much of a line as has room in so many columns."""
+    if cells(line) <= room:
+        return line
+    from rich.cells import set_cell_size
+
+    return f"{set_cell_size(line, room - 1).rstrip()}…"
+
+
 def clean_message(text: str) -> str:
     """The same of what is wrong and what to do. Of a very long one the middle is left out: an argument that is named may have any length, and the remedy is at the end."""
     line = clean_line(text)
@@ -100,13 +118,13 @@ class Terminal:
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = True) -> None:
         """Columns as wide as they need to be; the last one takes what is left of the line. `cut=False`: as much as it needs, just as it is given, for `in_full`."""
-        cells = [[clean_line(str(cell)) for cell in row[:-1]] + [_last(str(row[-1]), cut)] for row in rows]
-        widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]
-        room = self.width - sum(widths[:-1]) - 2 * (len(widths) - 1)
-        for number, row in enumerate([list(headings), *cells]):
-            last = row[-1] if not cut or len(row[-1]) <= max(room, 20) else f"{row[-1][: max(room, 20) - 1]}…"
-            padded = [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)), last]
-            text = "  ".join(padded).rstrip()
+        cleaned = [[clean_line(str(cell)) for cell in row[:-1]] + [_last(str(row[-1]), cut)] for row in rows]
+        widths = [max(map(cells, column)) for column in zip(headings, *cleaned, strict=True)]
+        room = max(20, self.width - sum(widths[:-1]) - 2 * (len(widths) - 1))
+        for number, row in enumerate([list(headings), *cleaned]):
+            last = fitted(row[-1], room) if cut else row[-1]
+            padded = [cell + " " * (width - cells(cell)) for cell, width in zip(row[:-1], widths, strict=False)]
+            text = "  ".join([*padded, last]).rstrip()
             self.line(self.style(text, "dim") if number == 0 else text)
 
 
