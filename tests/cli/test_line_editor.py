@@ -37,6 +37,23 @@ def test_keys_edit_the_line() -> None:
         assert typed(keys)[0].text == text, keys
 
 
+@pytest.mark.parametrize("pasted", [False, True], ids=["typed", "pasted"])
+def test_what_is_written_with_other_spaces_joiners_or_new_characters_is_taken_as_it_is(pasted: bool) -> None:
+    """Command line: spaces that are not the key's were left out, and the words on both sides were one."""
+    for text in (
+        "\u6771\u4eac\u3000\u5927\u962a",  # Tokyo and Osaka, with the space of their script
+        "10\u00a0000 \u20ac",
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian
+        "\U0001f469\u200d\U0001f467",
+        "\U0001fae8 \U0001fadf \ue0b0",  # Younger than some Pythons, and nobody's
+        "e\u0301\ufe0f",
+    ):
+        keys = f"\x1b[200~{text}\x1b[201~" if pasted else text
+        assert typed(keys.encode())[0].text == text
+    hidden = "a\u202eb\u2066c\u200bd\ufeffe\u2028f\U000e0041g\x9bh\x00i"
+    assert typed(hidden.encode())[0].text == "abcdefghi"
+
+
 def test_ctrl_d_ends_the_input_on_an_empty_line_only() -> None:
     assert typed(b"\x04")[1] == [Key.END]
     editor, actions = typed(b"ab\x1b[D\x04")

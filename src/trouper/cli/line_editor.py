@@ -20,6 +20,11 @@ _PASTE_ENDS = "\x1b[201~"
 _UNFINISHED = re.compile(r"(?:\x1b(?:\[(?:2(?:0(?:1)?)?)?)?|\r)\Z")
 #: Up to the next key that does something: see `_control` and `_sequence`.
 _TEXT = re.compile(r"[^\x01\x04\x05\x08\n\x0b\x0c\r\x15\x17\x1b\x7f]+")
+#: What is typed or pasted is sent, but for control characters and what nobody could see there: marks that turn the direction of the text, empty spaces, tags.
+#: Joiners stay, for there are languages that are spelled with them; and so does what Python knows no name for, such as this year's emoji.
+_LEFT_OUT = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
+)
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[A-Za-z]|[^\[O\x00-\x1f])")
 #: As far as one may have come.
 _BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?")
@@ -89,7 +94,7 @@ class LineEditor:
                 at = end + len(_PASTE_ENDS)
             elif found := _TEXT.match(waiting, at):
                 # All of it at once: a terminal without brackets around what is pasted may send a megabyte.
-                self._insert("".join(c for c in found[0] if c == "\t" or c.isprintable()))
+                self._insert(_LEFT_OUT.sub("", found[0]))
                 at = found.end()
             elif waiting[at] == "\x1b":
                 found = _SEQUENCE.match(waiting, at) or _BEGUN.match(waiting, at)
@@ -112,9 +117,7 @@ class LineEditor:
             self.paste, self._waiting = Paste.NONE, ""
 
     def _insert_pasted(self, pasted: str) -> None:
-        self._insert(
-            "".join(c for c in pasted.replace("\r\n", "\n").replace("\r", "\n") if c in "\n\t" or c.isprintable())
-        )
+        self._insert(_LEFT_OUT.sub("", pasted.replace("\r\n", "\n").replace("\r", "\n")))
 
     def _sequence(self, sequence: str) -> None:
         match sequence:
