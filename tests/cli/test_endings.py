@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -163,6 +164,32 @@ def test_where_there_is_no_home_the_remedy_is_a_root(tmp_path: Path) -> None:
     assert done.returncode == 74 and done.stderr.count("\n") == 1 and "--root DIR" in done.stderr, done
     found = started("run", "hello", "--root", str(tmp_path / "state"), HOME="/dev/null", XDG_DATA_HOME="")
     assert (found.returncode, found.stdout) == (0, "You said: hello\n")
+
+
+def test_a_default_profile_that_is_none_is_a_wrong_setting_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "trouper").mkdir()
+    (tmp_path / "trouper" / "default").write_bytes(b"\xaf\xfe")
+    done = started("sessions", HOME=str(tmp_path), XDG_DATA_HOME=str(tmp_path), TROUPER_ROOT="", TROUPER_PROFILE="")
+    assert done.returncode == 78 and done.stderr.count("\n") == 1, done
+    assert repr(str(tmp_path / "trouper" / "default")) in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_profiles_of_another_user_are_a_matter_of_permission() -> None:
+    program = (
+        # Imported first: another user may not be able to read the place where the package lies.
+        "import os, sys, platformdirs, trouper.cli.sessions\n"
+        "from trouper.cli import main\n"
+        "from trouper.stores.profiles import Profiles\n"
+        "Profiles()\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "sys.exit(main(['sessions']))\n"
+    )
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "XDG_DATA_HOME": home, "TROUPER_ROOT": "", "TROUPER_PROFILE": ""}
+        (Path(home) / "trouper").mkdir()
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 77 and done.stderr.count("\n") == 1 and "--root DIR" in done.stderr, done
 
 
 def test_a_profile_without_a_name_is_not_the_default_one() -> None:

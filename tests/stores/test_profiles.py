@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trouper._errors import InvalidName
+from trouper._errors import ConfigError, InvalidName
 from trouper.journal.disk import OsDisk
 from trouper.stores.profiles import ProfileBusy, ProfileExists, ProfileNotFound, Profiles, default_root
 
@@ -112,6 +112,17 @@ def test_what_a_crash_left_half_done_is_no_profile(profiles: Profiles) -> None:
     profiles.copy("a", "b")
     profiles.delete("a")
     assert profiles.names() == ("b",)
+
+
+@pytest.mark.parametrize("held", [b"", b"../../etc\n", b"\xff\xfe", b"two\nlines"])
+def test_a_file_that_names_no_default_is_named_itself(profiles: Profiles, held: bytes) -> None:
+    """B23: whoever gave no name is not told that theirs is wrong."""
+    file = profiles._base / "default"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(held)
+    with pytest.raises(ConfigError, match="has to hold the name of the default profile") as caught:
+        profiles.default()
+    assert str(file) in caught.value.message
 
 
 def test_the_default_root_is_in_the_users_data_directory_and_made_once(

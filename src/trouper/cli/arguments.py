@@ -172,6 +172,9 @@ def _profile(name: str | None) -> Path:
     try:
         return profiles.path(profiles.default() if name is None else name)
     except OSError as error:
-        raise WorldError(
+        unreadable = WorldError(
             f"the profiles cannot be read ({error.strerror}: {error.filename!r}); give --root DIR, or set {ROOT_VARIABLE}"
-        ) from None
+        )
+        if isinstance(error, PermissionError):
+            unreadable.exit_code = 77
+        raise unreadable from None

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trouper._errors import UsageError, WorldError
+from trouper._errors import ConfigError, UsageError, WorldError
 from trouper.core.ids import check_name
 from trouper.journal.disk import OsDisk
 from trouper.journal.format import LOCK_NAME
@@ -69,10 +69,17 @@ class Profiles:
         return tuple(name for name in found if _UNFINISHED not in name)
 
     def default(self) -> str:
+        file = self._base / "default"
         try:
-            return check_name((self._base / "default").read_text("utf-8").strip(), "profile")
+            return check_name(file.read_text("utf-8").strip(), "profile")
         except FileNotFoundError:
             return DEFAULT_NAME
+        except (UsageError, UnicodeDecodeError):
+            # Nobody has named it just now: whoever reads this has to be told where it stands.
+            raise ConfigError(
+                f"{str(file)!r} has to hold the name of the default profile, and does not; write one there, or remove the file",
+                file=str(file),
+            ) from None
 
     def set_default(self, name: str) -> None:
         self._known(name)
