@@ -18,10 +18,10 @@ from trouper.actors.exits import Normal, RestartLimit
 from trouper.actors.session import SESSION_RESTART, SessionActor
 from trouper.cli.requests import answered
 from trouper.core.events import SessionClosed
-from trouper.journal import OsDisk, open_log
+from trouper.journal import OsDisk, open_log, retire
 from trouper.models import Scripted, call, reply
 from trouper.replay import open_journal
-from trouper.roster import Roster, fold
+from trouper.roster import Roster, SessionDamaged, fold
 from trouper.testing import CrashDisk, check_invariants
 
 
@@ -429,6 +429,26 @@ async def test_a_session_is_read_from_its_records_where_the_snapshot_is_spoilt(t
         await runtime._ground.snapshots.write()
         assert (await runtime.session("s")).state == closed
     assert not check_invariants(tmp_path)
+
+
+async def test_a_session_whose_records_were_dropped_is_damaged_with_its_snapshot_and_no_new_one(tmp_path):
+    """I16, J10, J15: its name was given to a new session, and nobody was told that anything was lost."""
+    async with open_runtime(tmp_path, model=talkative(), durability="write") as runtime:
+        await served(runtime, "gone", *["x" * 900_000] * 10)  # More than a segment holds.
+    async with open_runtime(tmp_path, model=talkative(), durability="write") as runtime:
+        await served(runtime, "kept")
+        await runtime._ground.snapshots.write()
+        seq = runtime._log.last
+    assert retire(tmp_path, {"gone"}, fate="drop", before=seq)
+    for path in tmp_path.glob("snapshots/*.snap"):
+        path.write_bytes(path.read_bytes().replace(b"Yes.", b"No!!", 1))
+    for _ in range(2):  # The second time, a newer snapshot says so.
+        async with open_runtime(tmp_path, model=talkative(), durability="write") as runtime:
+            with pytest.raises(SessionDamaged, match="its records were dropped"):
+                await runtime.session("gone")
+            assert (await runtime.session("kept")).state.turns == 2
+            await runtime.memory.remember("a", "b", "c")
+            await runtime._ground.snapshots.write()
 
 
 async def test_a_snapshot_is_written_though_the_one_before_has_gone_from_the_disk(tmp_path):

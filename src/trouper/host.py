@@ -32,7 +32,7 @@ from trouper.resident import Resident
 from trouper.roster import SessionDamaged
 from trouper.services.desk import provided
 from trouper.services.overview import Overview
-from trouper.session import Session
+from trouper.session import Session, SessionEnded
 from trouper.subscription import Subscription
 from trouper.tools.context import Offered
 from trouper.tools.equipping import equipped
@@ -137,7 +137,13 @@ class Runtime(Overview):
         handle = self._ground.asked_for(name)
         for rested in self._ground.put_to_rest():
             self._sessions.stop(rested.ref)
-        await handle._opened(system)
+        try:
+            await handle._opened(system)
+        except SessionEnded:
+            if self._ground.roster.has_gaps:
+                # Found when its actor began: what is wrong with it, and not that it has ended.
+                self._ground.roster.load(name)
+            raise
         return handle
 
     async def _wait_gone(self, name: str) -> None:

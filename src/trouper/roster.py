@@ -133,6 +133,13 @@ class Roster:
         return fold(self._suffix.get(session, ()), state, next_seq)
 
     def _fold_all(self, session: str) -> tuple[State, int]:
+        if self._log.has_dropped(session):
+            # Not what is left, as if it were all: a session that is closed would be open again, or a new one of the same name.
+            self.has_gaps = True
+            raise SessionDamaged(
+                f"the state of session {session!r} is damaged in the snapshot, and its records were dropped, so it is lost; use another session id",
+                session=session,
+            )
         return fold(record.payload for record in self._log.records(stream=session) if not is_gap(record.payload))
 
     def reload(self, session: str) -> tuple[State, int]:

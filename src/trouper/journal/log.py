@@ -433,6 +433,10 @@ class Log:
         """The same, with a `None` wherever a block was read: a moment at which others may run."""
         return self._reader.paced_records(after, stream)
 
+    def has_dropped(self, stream: str) -> bool:
+        """Whether some of the stream's records were dropped on purpose (J15): then all that is left of them is in a snapshot."""
+        return self._reader.has_dropped(stream)
+
     def snapshot(self) -> Snapshot | None:
         """The newest snapshot that is whole and not ahead of the journal."""
         if self._snapshot is None:

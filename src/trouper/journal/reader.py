@@ -50,6 +50,14 @@ class Reader:
     def layout(self) -> Layout:
         return read_layout(self.disk, self.root)
 
+    def has_dropped(self, stream: str) -> bool:
+        """Whether some of the stream's records were dropped on purpose (J15)."""
+        try:
+            dropped = [segment.footer for segment in self.layout().segments if segment.archive == ""]
+        except OSError as error:
+            raise opening_error(self.root, error, "read") from error
+        return any(footer is not None and stream in footer.streams for footer in dropped)
+
     def records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord]:
         """Records with a sequence above `after`, of one stream or of all; ends at the last one that is written."""
         return (record for record in self.paced_records(after, stream) if record is not None)
