@@ -180,3 +180,12 @@ def test_tools_that_the_simulated_machine_cannot_have_are_told_at_once() -> None
     with pytest.raises(ToolDefinitionError, match="a tool named 'slow' of its own"):
         simulation.simulate(1, tools=[slow])
     simulation.simulate(1, tools=[slow.with_(name="mine")])
+
+
+def test_the_command_runs_the_seeds_that_it_is_given_and_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulation.main(["--seeds", "2", "--start", "17"]) == 0
+    assert "2 seeds hold" in capsys.readouterr().out
+    for none in ("0", "-4"):
+        with pytest.raises(SystemExit) as left:
+            simulation.main(["--seeds", none])
+        assert left.value.code == 2 and f"--seeds is {none}" in capsys.readouterr().err

@@ -286,6 +286,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many to run (default 100)")
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
     options = parser.parse_args(arguments)
+    if options.seeds < 1:
+        parser.error(f"--seeds is {options.seeds}, and of no run nothing can be said; give 1 or more")
     if options.seed is not None:
         first, second = simulate(options.seed), simulate(options.seed)
         print("\n".join(first.story))
