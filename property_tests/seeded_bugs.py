@@ -1284,7 +1284,7 @@ BUGS: tuple[Bug, ...] = (
         "actors/run.py",
         "delta[:end], self._home.now())):\n                return\n",
         "delta[:end], self._home.now())):\n                pass\n",
-        ("tests/actors/test_run.py",),
+        ("tests/actors/test_run_words.py",),
     ),
     Bug(
         "a-status-that-found-no-room",
@@ -1292,7 +1292,7 @@ BUGS: tuple[Bug, ...] = (
         "actors/run.py",
         "            if self._home.post(told):\n                self._detail = self._progress = None\n",
         "            self._home.post(told)\n            self._detail = self._progress = None\n",
-        ("tests/actors/test_run.py",),
+        ("tests/actors/test_run_words.py",),
     ),
     Bug(
         "waits-beyond-the-end",
