@@ -1306,8 +1306,8 @@ BUGS: tuple[Bug, ...] = (
         "taken-by-one-who-has-left",
         "a notification that is handed to a host as it is cancelled is delivered to nobody (I30)",
         "services/inbox.py",
-        "                        shielded=True,\n",
-        "",
+        ", limits), shielded=True)",
+        ", limits))",
         ("tests/actors/test_background_notifications.py",),
     ),
     Bug(

@@ -11,13 +11,15 @@ import trio
 import trio.testing
 from background_stage import Probe, events_of, until, until_quiet
 
-from trouper import Budget, CommandRejected, Limits, Usage, open_runtime, tool
+from trouper import Budget, CommandRejected, Limits, ToolContext, Usage, open_runtime, tool
 from trouper.actors.environment import Environment
-from trouper.core.notification import NotificationState
+from trouper.core.notification import QUEUE_MAX, NotificationState
+from trouper.core.task_record import TaskState
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.models._errors import ModelFault
 from trouper.models.scripted import Scripted, call, fail, reply, stall
 from trouper.testing.crash_disk import CrashDisk, Fate
+from trouper.tools.context import Question
 
 
 async def test_fifty_completions_in_one_idle_window_cause_one_turn_that_mentions_all(
@@ -177,6 +179,52 @@ async def test_old_ones_expire_if_so_configured(open_checked: Any, autojump_cloc
             await session.notify("New", "news")
         await until_quiet(session)
     assert "New" in model.requests[0].messages[-1].text and "Old" not in model.requests[0].messages[-1].text
+
+
+async def test_a_host_that_takes_them_itself_is_not_given_old_ones_either(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """B14, B16: how old one may be does not depend on who is told of it."""
+    async with open_checked(Scripted([]), limits=Limits(notification_expire_s=30.0)) as runtime:
+        session = await runtime.session("a")
+        await session.notify("Old and silent", "news", wake=False)
+        with session.hold_notifications():
+            await session.notify("Old", "news")
+            await trio.sleep(60.0)
+            await session.notify("New", "news")
+        with session.notifications() as inbox:
+            taken = await anext(inbox)
+            await session.acknowledge(taken.id)
+            assert taken.title == "New" and session.pending_notifications() == ()
+    (expired,) = events_of(journal, "NotificationsExpired")
+    assert len(expired.ids) == 2 and expired.reason == "not delivered within 30 s"
+
+
+async def test_a_run_can_ask_and_speak_however_many_notifications_wait(open_checked: Any, autojump_clock: Any) -> None:
+    """B11, B12, B14: what hosts queue is limited, and what a run has to say is on its task's record all the same."""
+
+    @tool(background=True)
+    async def chatty(context: ToolContext) -> str:
+        """Says something, and asks."""
+        assert context.say("half done")
+        answer = await context.ask_user(Question("Go on?"))
+        return str(answer.values[0])
+
+    async with open_checked(Scripted([reply("noted")], exhausted="repeat"), tools=[chatty]) as runtime:
+        session = await runtime.session("a")
+        with session.hold_notifications():
+            for number in range(QUEUE_MAX):
+                await session.notify(f"Number {number}")
+            with pytest.raises(CommandRejected, match="1000 is the limit"):
+                await session.notify("One too many")
+            task = await session.spawn("chatty", wake="on_activity")
+            await until(session, lambda state: state.tasks.live[task.id].state is TaskState.AWAITING_INPUT)
+            told = [each.title for each in session.pending_notifications() if each.task_id == task.id]
+            assert told == ["Task asks for input: Background run of chatty"]
+            await session.answer_task(task.id, "yes")
+            ended = await session.wait_task(task.id)
+            assert ended.result == "yes" and [each.text for each in ended.messages] == ["half done"]
+        await until_quiet(session)
 
 
 async def test_without_a_cap_a_notification_is_told_again_however_often_that_failed(
@@ -446,7 +494,6 @@ async def test_a_wake_up_that_meets_a_turn_is_not_lost(open_checked: Any, autoju
 
 async def test_tools_notify_through_their_context(open_checked: Any, autojump_clock: Any) -> None:
     """T7, B14."""
-    from trouper import ToolContext
 
     @tool(needs=("notifications",))
     async def ring(context: ToolContext) -> str:

@@ -44,7 +44,11 @@ def decide_task(decision: Decision, command: TaskCommand) -> None:
         decision.emit(event)
         task_id = getattr(event, "task_id", None)
         about = decision.state.tasks.get(task_id) if task_id is not None else None
-        if about is not None and (told := notification.about_task(about, event, _notification_id(decision, about))):
+        if about is None:
+            continue
+        is_full = decision.state.notifications.is_full()
+        told = notification.about_task(about, event, _notification_id(decision, about), is_full=is_full)
+        if told is not None:
             decide_notification(decision, told)
     # At a start they are tried by their timers, or they would at once count as tried twice (I17).
     if active and not isinstance(command, RecoverTask):

@@ -32,7 +32,7 @@ BATCH_MAX = 256
 #: What one batch may cost the model to read. Bodies give way, headings do not: everything is mentioned (I31).
 PROMPT_MAX_CHARS = 64_000
 _BODY_MIN_CHARS = 80
-#: Generic notifications past this are refused; those of runs and schedules never are, since runs and schedules are themselves limited.
+#: What hosts and tools queue past this is refused, and a run's messages stay with its task. Its questions, ends and fires never are: runs and schedules are themselves limited.
 QUEUE_MAX = 1_000
 TITLE_MAX_CHARS = 300
 BODY_MAX_CHARS = 8_000
@@ -115,6 +115,15 @@ class Notifications:
         attempts = {item.attempts for item in self.queued if item.wake}
         failed = attempts - {0}
         return 0 if not failed or (0 in attempts and len(failed) == 1) else max(failed)
+
+    def is_full(self, limits: NotificationLimits = DEFAULT_LIMITS) -> bool:
+        return len(self.pending) >= limits.queue
+
+    def lapsed(self, at: float, limits: NotificationLimits) -> tuple[NotificationId, ...]:
+        """Those that have waited for too long by now."""
+        if limits.expire_s <= 0:
+            return ()
+        return tuple(item.id for item in self.queued if at - item.created_at >= limits.expire_s)
 
     @property
     def delivered(self) -> tuple[Notification, ...]:
@@ -316,9 +325,7 @@ def decide(notifications: Notifications, command: NotificationCommand) -> tuple[
             orphans = tuple(item.id for item in notifications.delivered)
             return _requeue(notifications, orphans, "the process that had delivered it ended", at, limits)
         case ExpireNotifications(at=at, limits=limits):
-            if limits.expire_s <= 0:
-                return ()
-            old = tuple(item.id for item in notifications.queued if at - item.created_at >= limits.expire_s)
+            old = notifications.lapsed(at, limits)
             return (NotificationsExpired(old, f"not delivered within {limits.expire_s:g} s", at),) if old else ()
         case _:
             raise AssertionError(command)
@@ -329,7 +336,7 @@ def _queue(notifications: Notifications, command: QueueNotification) -> tuple[No
         raise CommandRejected(f"notification {command.id!r} exists already; give each one a fresh id", id=command.id)
     if notifications.keyed(command.dedupe_key, command.kind) is not None:
         return ()
-    if command.kind == "generic" and len(notifications.pending) >= command.limits.queue:
+    if command.kind == "generic" and command.task_id is None and notifications.is_full(command.limits):
         raise CommandRejected(
             f"{len(notifications.pending)!r} notifications wait already, and {command.limits.queue} is the limit; "
             "acknowledge some first, or use a dedupe key",
@@ -436,10 +443,13 @@ def _moved(
 # --- from tasks and schedules ---
 
 
-def about_task(task: Task, event: TaskEvent, notification_id: NotificationId) -> QueueNotification | None:
+def about_task(
+    task: Task, event: TaskEvent, notification_id: NotificationId, *, is_full: bool = False
+) -> QueueNotification | None:
     """The notification that a task's event calls for; `task` as it is after the event. Every end has exactly one (B4, I29).
 
-    A silent task does not wake the session: what it has to say goes out with whatever does.
+    A silent task does not wake the session: what it has to say goes out with whatever does. `is_full`: so many wait that a run's messages, which nothing
+    else limits, are not told of one by one any more; the task has them.
     """
     wake = task.about.wake
     if isinstance(event, TaskEnded):
@@ -458,6 +468,8 @@ def about_task(task: Task, event: TaskEvent, notification_id: NotificationId) ->
             task, notification_id, f"Task asks for input: {task.about.title}", task_text.shown(event.request), event.at
         )
     if isinstance(event, TaskMessaged) and event.message.direction == "from_task" and wake == "on_activity":
+        if is_full:
+            return None
         return _generic(
             task, notification_id, f"Message from task: {task.about.title}", event.message.text, event.message.at
         )

@@ -19,7 +19,13 @@ import trio
 from trouper._errors import UsageError
 from trouper.actors.errors import ActorGone
 from trouper.core.ids import NotificationId
-from trouper.core.notification import DeliverNotifications, Notification, NotificationState, RequeueNotifications
+from trouper.core.notification import (
+    DeliverNotifications,
+    ExpireNotifications,
+    Notification,
+    NotificationState,
+    RequeueNotifications,
+)
 
 if TYPE_CHECKING:
     from trouper.actors.session import SessionActor
@@ -81,12 +87,14 @@ class Inbox:
             queued = session._state.notifications.queued
             if queued:
                 first = queued[0]
+                now, limits = session._now(), session._actor.notification_limits()
                 try:
+                    if session._state.notifications.lapsed(now, limits):
+                        # Given up, as they would be if the model were to be told of them (B14).
+                        await session._ask(ExpireNotifications(now, limits))
+                        continue
                     # Shielded: what was delivered to nobody would wait for somebody's acknowledgement for ever.
-                    taken = await session._ask(
-                        DeliverNotifications(session._now(), (first.id,), session._actor.notification_limits()),
-                        shielded=True,
-                    )
+                    taken = await session._ask(DeliverNotifications(now, (first.id,), limits), shielded=True)
                 except UsageError as refusal:
                     if isinstance(refusal.__cause__, ActorGone):
                         break  # It is stopping, and takes nothing more, however long it still is until it has ended.
