@@ -588,6 +588,35 @@ def test_what_only_structuring_can_tell_is_an_invalid_argument() -> None:
     assert "14" in caught.value.message
 
 
+@attrs.frozen
+class Parcel:
+    code: str = attrs.field(validator=attrs.validators.matches_re("[A-Z]+"))
+    size: Any = attrs.field(default="s", validator=attrs.validators.in_(["s", "l"]))
+    count: Any = attrs.field(default=1, validator=attrs.validators.instance_of(int))
+
+
+@pytest.mark.parametrize(
+    ("parcel", "told"),
+    [
+        ({"code": "a"}, "'code' must match regex '[A-Z]+' ('a' doesn't)"),
+        ({"code": "A", "size": "m"}, "'size' must be in ['s', 'l'] (got 'm')"),
+        ({"code": "A", "count": "2"}, "'count' must be <class 'int'> (got '2' that is a <class 'str'>)."),
+    ],
+)
+def test_of_a_validator_of_attrs_the_model_reads_what_it_says(parcel: dict[str, str], told: str) -> None:
+    """L19: some add the attribute and themselves to what they say, a line of Python that the model could make nothing of."""
+
+    @tool
+    async def send(parcel: Parcel, others: list[Parcel]) -> None: ...
+
+    with pytest.raises(InvalidArguments) as caught:
+        send.prepare({"parcel": parcel, "others": [{"code": "A"}, parcel]})
+    assert caught.value.message.splitlines()[1].startswith(f"- parcel: {told}, got object")
+    with pytest.raises(InvalidArguments) as caught:
+        send.prepare({"parcel": {"code": "A"}, "others": [{"code": "A"}, parcel]})
+    assert caught.value.message.splitlines()[1] == f"- others[1]: {told}"
+
+
 async def test_tool_may_change_its_arguments_without_changing_history() -> None:
     """I10: the journaled arguments are shared; a tool gets its own copy."""
 

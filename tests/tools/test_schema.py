@@ -408,6 +408,51 @@ def test_local_class_in_an_annotation_is_found() -> None:
     assert takes.parameters["properties"]["local"]["required"] == ["n"]
 
 
+@dataclasses.dataclass
+class Sealed:
+    text: str
+    key: dataclasses.InitVar[str]
+
+
+@attrs.define(init=False)
+class Parsed:
+    text: str
+
+    def __init__(self, source: str, *rest: str, **more: str) -> None:
+        self.text = source
+
+
+@pytest.mark.parametrize(("cls", "missing"), [(Sealed, "key"), (Parsed, "source")])
+def test_class_that_cannot_be_made_from_its_fields_is_refused(cls: type, missing: str) -> None:
+    """T1: the model would be told to correct arguments that nobody could get right."""
+
+    async def takes(letters: Any) -> None: ...
+
+    takes.__annotations__["letters"] = list[cls]  # type: ignore[valid-type]
+    told = rf"'{cls.__name__}', used for parameter 'letters\[\]' of tool 'takes', cannot be made without '{missing}'"
+    with pytest.raises(ToolDefinitionError, match=told):
+        tool(takes)
+
+
+@dataclasses.dataclass
+class Labelled:
+    text: str
+    key: dataclasses.InitVar[str] = "none"
+    shown: str = dataclasses.field(init=False)
+
+    def __post_init__(self, key: str) -> None:
+        self.shown = f"{self.text} {key}"
+
+
+async def test_what_a_constructor_takes_by_choice_is_left_to_it() -> None:
+    @tool
+    async def show(labelled: Labelled) -> str:
+        return labelled.shown
+
+    prepared = show.prepare({"labelled": {"text": "a"}})
+    assert (await show.run(prepared.arguments, ToolContext())).content == "a none"
+
+
 def test_class_with_an_unreadable_annotation_is_refused() -> None:
     @attrs.frozen
     class Broken:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc as abc
 import dataclasses
+import inspect
 import math
 import types
 import typing
@@ -258,6 +259,13 @@ class SchemaWriter:
             else:
                 schema = with_default(schema, default)
             properties[name] = schema
+        if (unfilled := _unfilled(cls, properties)) is not None:
+            raise ToolDefinitionError(
+                f"{cls.__name__!r}, used for {self._named(where)}, cannot be made without {unfilled!r}, which is none of its fields; "
+                "make it a field, or give it a default",
+                tool=self.tool,
+                parameter=where,
+            )
         return object_schema(properties, required)
 
     def _named(self, where: str) -> str:
@@ -376,6 +384,26 @@ def _members(cls: Any, hints: Mapping[str, Any]) -> list[tuple[str, str, bool, o
             if each.init
         ]
     return [(name, name, _is_required(cls, name, hint), ..., _NOTHING) for name, hint in hints.items()]
+
+
+def _unfilled(cls: type, fields: Mapping[str, Json]) -> str | None:
+    """What its constructor wants beyond the fields, such as an `InitVar`: no model is told of it, and so no call could ever succeed."""
+    if typing.is_typeddict(cls):
+        return None
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return next(
+        (
+            each.name
+            for each in parameters
+            if each.default is each.empty
+            and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+            and each.name not in fields
+        ),
+        None,
+    )
 
 
 def _is_required(cls: Any, name: str, hint: object) -> bool:

@@ -19,6 +19,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+import attrs
 import orjson
 
 from trouper._errors import ToolDefinitionError
@@ -117,7 +118,7 @@ def problems(error: Exception) -> list[tuple[str, str]]:
     from cattrs import BaseValidationError, transform_error
 
     if not isinstance(error, BaseValidationError):
-        return [("", str(error))]
+        return [("", _words(error))]
     found = []
     for line in transform_error(error, format_exception=_told):
         text, _, path = line.rpartition(" @ ")
@@ -127,8 +128,15 @@ def problems(error: Exception) -> list[tuple[str, str]]:
 
 def _told(error: BaseException, cls: type | None) -> str:
     if isinstance(error, (ValueError, TypeError, OverflowError)) and error.args:
-        return str(error)
+        return _words(error)
     return "cannot be understood"
+
+
+def _words(error: BaseException) -> str:
+    """What it says. Some validators of attrs add the attribute and themselves, which are for programs to read."""
+    if len(error.args) > 1 and isinstance(error.args[1], attrs.Attribute):
+        return str(error.args[0])
+    return str(error)
 
 
 @lru_cache(maxsize=1)
