@@ -588,6 +588,18 @@ def test_what_only_structuring_can_tell_is_an_invalid_argument() -> None:
     assert "14" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "hint", ["readonly", "idempotent", "destructive", "open_world", "background", "persist_output"]
+)
+def test_a_hint_is_yes_or_no(hint: str) -> None:
+    """T3: absent is the cautious reading; "no", which is as true as any text, would be the bold one, and have a call run twice after a crash."""
+    options: Any = {hint: "no"}
+    with pytest.raises(ToolDefinitionError, match=f"tool 'pay' has .*{hint}='no'; say True or False"):
+
+        @tool(**options)
+        async def pay(amount: int) -> None: ...
+
+
 @attrs.frozen
 class Parcel:
     code: str = attrs.field(validator=attrs.validators.matches_re("[A-Z]+"))

@@ -70,6 +70,7 @@ class Hints:
 
 
 NO_HINTS = Hints()
+_YES_OR_NO = tuple(name for name in attrs.fields_dict(cast(Any, Hints)) if name != "concurrency_class")
 
 
 @frozen(frequent=True)
@@ -118,6 +119,13 @@ def _checked_description(tool: Tool, attribute: object, description: Any) -> Non
 
 
 def _checked_hints(tool: Tool, attribute: object, hints: Hints) -> None:
+    for name in _YES_OR_NO:
+        said: object = getattr(hints, name)
+        # Any text is true, "no" as well; and of a tool that says that it can be run twice, that is done.
+        if not isinstance(said, bool | None):
+            raise ToolDefinitionError(
+                f"tool {tool.name!r} has {name}={said!r}; say True or False, or nothing", tool=tool.name
+            )
     named: object = hints.concurrency_class
     if not isinstance(named, str | None):
         raise ToolDefinitionError(

@@ -115,7 +115,7 @@ def tool(
                 destructive=destructive,
                 idempotent=idempotent,
                 open_world=open_world,
-                supports_background=None if background is None else bool(background),
+                supports_background=True if callable(background) else background,
                 long_running=long_running,
                 concurrency_class=concurrency_class,
                 requires_secrets=requires_secrets,
