@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from background_stage import Probe
 
-from trouper import CommandRejected, Runtime, Session, UsageError
+from trouper import CommandRejected, Runtime, Session, ToolContext, ToolError, UsageError, tool
 from trouper.actors.triggers import Every, OnChange
 from trouper.core.cron import Cron, OneShot
 from trouper.core.task_record import TaskState
 from trouper.models.scripted import Scripted, reply
+from trouper.tools.context import Question
 
 Mistake = Callable[[Runtime, Session, str], Any]
 
@@ -82,3 +83,36 @@ async def test_a_mistake_is_named_at_the_call_and_what_runs_goes_on(
                 await made
         assert (await session.wait_task(task.id)).state is TaskState.SUCCEEDED
         assert probe.attempts == [1]
+
+
+SLIPS: dict[str, tuple[Callable[[ToolContext], Any], type[Exception], str]] = {
+    "no question": (lambda c: c.ask_user(), UsageError, "asks nothing"),
+    "text for a question": (lambda c: c.ask_user("Name?"), UsageError, r"write ask_user\(Question"),  # type: ignore[arg-type]
+    "time that is none": (lambda c: c.ask_user(Question("Name?"), timeout_s=float("nan")), UsageError, "give seconds"),
+    "text for a time": (lambda c: c.ask_user(Question("Name?"), timeout_s="1"), UsageError, "give seconds"),  # type: ignore[arg-type]
+    "no tool": (lambda c: c.spawn(None, {}), UsageError, "is text, not None"),  # type: ignore[arg-type]
+    "no arguments": (lambda c: c.spawn("slow", None), ToolError, "by name"),  # type: ignore[arg-type]
+    "title of a run": (lambda c: c.spawn("slow", {}, title=7), UsageError, "is text, not 7"),
+    "progress": (lambda c: c.report_progress(10**400, 10**401), UsageError, "too large for a number"),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+async def test_what_a_tool_gets_wrong_about_its_context_is_told_to_it(
+    open_checked: Any, autojump_clock: Any, slip: str
+) -> None:
+    """T7, T16: and a question that asks nothing is not waited for."""
+    act, kind, told = SLIPS[slip]
+
+    @tool(background=True)
+    async def clumsy(context: ToolContext) -> str:
+        """Gets it wrong."""
+        with pytest.raises(kind, match=told):
+            await act(context)
+        return "told"
+
+    async with open_checked(Scripted([reply("noted")], exhausted="repeat"), tools=[clumsy, Probe().slow()]) as runtime:
+        session = await runtime.session("a")
+        task = await session.spawn("clumsy")
+        assert (await session.wait_task(task.id)).result == "told"
+        assert session.questions == ()

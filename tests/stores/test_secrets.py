@@ -6,11 +6,19 @@ from __future__ import annotations
 import logging
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trouper._errors import ConfigError, InvalidName, TrouperError, UsageError
-from trouper.stores.secrets import FileSecrets, KeyringSecrets, SecretsExposed, SecretsUnreadable, values_in
+from trouper.stores.secrets import (
+    FileSecrets,
+    KeyringSecrets,
+    LearnedSecrets,
+    SecretsExposed,
+    SecretsUnreadable,
+    values_in,
+)
 
 VALUE = "hunter2-very-secret"
 
@@ -126,3 +134,13 @@ def test_without_the_package_the_remedy_is_named(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match=r"pip install 'trouper\[keyring\]'") as caught:
         KeyringSecrets(tmp_path / "s.names", "trouper/s")
     assert isinstance(caught.value, TrouperError)
+
+
+@pytest.mark.parametrize("value", [7, None, ""])
+async def test_a_secret_that_is_no_text_is_refused_before_anybody_learns_it(tmp_path: Path, value: Any) -> None:
+    """B24: with the remedy, and not by whoever was to blank it."""
+    learned: list[str] = []
+    secrets = LearnedSecrets(FileSecrets(tmp_path / "secrets.json"), learned.append)
+    with pytest.raises(UsageError, match="has to be text, and not empty; delete it instead"):
+        await secrets.set("key", value)
+    assert learned == []

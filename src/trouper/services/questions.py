@@ -83,6 +83,13 @@ class Questions:
     async def ask(
         self, questions: Sequence[Question], *, timeout_s: float | None = None, call: CallId | None = None
     ) -> Reply:
+        # Nobody could answer what asks nothing, and it would be waited for all the same.
+        asked: Sequence[object] = questions
+        if not asked or not all(isinstance(each, Question) for each in asked):
+            raise UsageError(f"{asked!r} asks nothing; write ask_user(Question('...'))")
+        wait_s: object = timeout_s
+        if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s == wait_s):
+            raise UsageError(f"a question waits for timeout_s={wait_s!r}; give seconds, or None to wait without end")
         if len(self._open) >= OPEN_MAX:
             raise CommandRejected(
                 f"{OPEN_MAX} questions wait for an answer already; wait until some are settled", limit=OPEN_MAX

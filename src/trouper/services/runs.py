@@ -65,6 +65,10 @@ class Spawning:
         signal_on_completion: bool = True,
         call: CallId | None = None,
     ) -> Mapping[str, Json]:
+        checks.text(tool, "the tool of a run")
+        checks.optional_text(title, "the title of a run")
+        if not isinstance(arguments, Mapping):
+            raise ToolError(f"arguments={arguments!r} is no object; give the arguments of the tool by name")
         if tool == SPAWN_TOOL:
             raise ToolError(f"{SPAWN_TOOL} cannot run itself in the background; name the tool to run")
         if schedule is not None:

@@ -231,6 +231,7 @@ class LearnedSecrets:
         return value
 
     async def set(self, name: str, value: str) -> None:
+        _check_value(name, value)
         self._learn(value)
         await self._store.set(name, value)
 

@@ -469,8 +469,12 @@ class ToolContext:
 
 
 def _number(value: object, what: str) -> float | None:
-    if value is None or type(value) is int or type(value) is float:
+    if value is None or type(value) is float:
         return value
-    if isinstance(value, Real):
-        return float(value)  # A number of some library, which would not be read again as what it is.
-    raise UsageError(f"{what} is a number, not {value!r}; leave it out if there is none", what=what)
+    if not isinstance(value, int | Real):
+        raise UsageError(f"{what} is a number, not {value!r}; leave it out if there is none", what=what)
+    try:
+        number = float(value)  # One of some library would not be read again as what it is.
+    except OverflowError:
+        raise UsageError(f"{what} is too large for a number; count in a larger unit", what=what) from None
+    return value if type(value) is int else number
