@@ -298,6 +298,28 @@ async def test_a_long_reply_that_is_cut_short_without_a_place_for_it_ends_as_it_
     assert not check_invariants(records_of(Reader(disk, ROOT)), complete=True)
 
 
+@pytest.mark.parametrize("how", ["whole", "interrupted"])
+async def test_what_is_kept_of_a_reply_that_has_no_place_ends_with_no_half_of_a_secret(
+    autojump_clock: trio.abc.Clock, how: str
+) -> None:
+    """J8, I36: cut in two, its first half was no longer known as one, and stood in the journal."""
+    disk = CrashDisk()
+    secret = "sk-aB3dE6gH9jK2mN5pQ8sT1vW4yZ7aB3dE6gH9"
+    said = f"{'y' * (KEPT_CHARS - 20)} {secret} {LONG}"
+    async with open_runtime(
+        ROOT, disk=disk, model=Scripted([reply(said, stall(5.0) if how != "whole" else "")])
+    ) as runtime:
+        session = await runtime.session("a")
+        disk.fail("create", errno.EMFILE, path="*/blobs/*", times=None)
+        async with session.turn("hello") as turn:
+            await trio.sleep(0.2)
+            if how == "interrupted":
+                await session.interrupt()
+            result = await turn.wait_ended()
+        assert result.text == f"{said[: KEPT_CHARS - 19]}[redacted] {LONG}"[:KEPT_CHARS]
+    assert secret[:12].encode() not in disk.read_bytes(f"{ROOT}/segment-00000001.log")
+
+
 async def test_a_summary_that_has_no_place_is_none(autojump_clock: trio.abc.Clock) -> None:
     """J11, L31"""
     disk = CrashDisk()
@@ -311,6 +333,23 @@ async def test_a_summary_that_has_no_place_is_none(autojump_clock: trio.abc.Cloc
         assert isinstance(done, CompactionEnded) and done.how == "dropped" and done.fault is not None
         assert (await session.ask("hello")).text == "Fine."
     disk.heal()
+    assert not check_invariants(records_of(Reader(disk, ROOT)), complete=True)
+
+
+async def test_a_system_prompt_that_has_no_place_is_refused_and_the_session_goes_on(
+    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """J11, I23: it crashed the session that was to have it, and whoever gave it was told to look at its state."""
+    disk = CrashDisk()
+    async with open_runtime(ROOT, disk=disk, model=Scripted([reply("Fine.")])) as runtime:
+        session = await runtime.session("a", system="Be brief.")
+        disk.fail("create", errno.EMFILE, path="*/blobs/*", times=None)
+        with pytest.raises(BlobRefused, match=r"no place for \d+ bytes of session 'a' .*then try again"):
+            await runtime.session("a", system=LONG)
+        assert session.state.system == "Be brief." and (await session.ask("hello")).text == "Fine."
+        disk.heal()
+        assert (await runtime.session("a", system=LONG)).state.system == LONG
+    assert "crashed" not in caplog.text
     assert not check_invariants(records_of(Reader(disk, ROOT)), complete=True)
 
 

@@ -61,7 +61,7 @@ from trouper.core.task_events import CreateTask, EndTask, StartTask, TaskEnded
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
 from trouper.core.values import changed, frozen
 from trouper.foreign import alone
-from trouper.journal import BlobUnplaced, JournalError, JournalFull
+from trouper.journal import BlobRefused, BlobUnplaced, JournalError, JournalFull
 from trouper.models.protocol import Model
 from trouper.tools.deferral import TOOL_SEARCH, revealed_by
 from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
@@ -411,6 +411,10 @@ class SessionActor:
             if command is not None and unopened is None:
                 try:
                     latest = self._take(state, n, command)
+                except BlobUnplaced as unplaced:
+                    if reply is None:
+                        raise  # Nobody would hear of it, and bring it again when there is room.
+                    refusal = BlobRefused(unplaced.message, **unplaced.facts)
                 except (CommandRejected, JournalFull) as refused:
                     refusal = refused
                     if type(command) is OpenSession:
@@ -450,7 +454,7 @@ class SessionActor:
             taken = take(self.ground, self.session, state, n, command)
         except BlobUnplaced as unplaced:
             # The work has ended, and will not be done again for that: its session goes on with what can be recorded of it.
-            lesser = abridged(command, unplaced.message)
+            lesser = abridged(command, unplaced.message, self.redact_text)
             if lesser is None:
                 raise
             logger.warning(

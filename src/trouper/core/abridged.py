@@ -5,6 +5,8 @@ The work has ended, and its session goes on all the same: a reply that cannot be
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trouper.core.commands import (
     Close,
     Command,
@@ -26,16 +28,19 @@ KEPT_CHARS = 16_000
 LOST = "The call has ended, but its result is too large to be recorded at the moment, and is lost. It may have done its work: look before you repeat it."
 
 
-def abridged(command: Command, why: str) -> Command | None:
-    """The same outcome without most of what it holds; `None` of a command that has nothing to leave out."""
+def abridged(command: Command, why: str, redact: Callable[[str], str]) -> Command | None:
+    """The same outcome without most of what it holds; `None` of a command that has nothing to leave out.
+
+    `redact` cuts out secrets before the rest is: half a one would not be known as one (I36).
+    """
     match command:
         case DeliverReply(turn, step, message, _, at, usage):
-            kept = _beginning(message)
+            kept = _beginning(message, redact)
             return DeliverFault(turn, step, Fault("journal", why), at, kept, usage + command.retried, progressed=True)
         case DeliverFault(partial=Message() as partial) | Interrupt(partial=Message() as partial):
-            return changed(command, partial=_beginning(partial))
+            return changed(command, partial=_beginning(partial, redact))
         case EndTurn(partial=Message() as partial) | Close(partial=Message() as partial):
-            return changed(command, partial=_beginning(partial))
+            return changed(command, partial=_beginning(partial, redact))
         case DeliverResult():
             return _lost(command, why)
         case DeliverResults(results):
@@ -49,9 +54,9 @@ def abridged(command: Command, why: str) -> Command | None:
             return None
 
 
-def _beginning(message: Message) -> Message | None:
+def _beginning(message: Message, redact: Callable[[str], str]) -> Message | None:
     """Of what somebody may have seen, the first words, marked as cut short."""
-    text = message.text[:KEPT_CHARS]
+    text = redact(message.text)[:KEPT_CHARS]
     return Message("assistant", (Text(text),), "cut_short") if text.strip() else None
 
 
