@@ -287,6 +287,28 @@ async def test_class_with_a_name_in_quotes_inside_an_annotation_is_structured_an
     assert (await same.run(prepared.arguments, ToolContext())).content == value
 
 
+class Folder(TypedDict):
+    name: str
+    folders: list[Folder]
+
+
+class Dated(TypedDict):
+    before: NotRequired[Dated]
+    day: date
+
+
+async def test_typed_dict_that_contains_itself_is_structured() -> None:
+    """T1: it could not even be defined, for a bare RecursionError."""
+
+    @tool
+    async def names(folder: Folder, dated: Dated) -> Any:
+        return [folder["name"], folder["folders"][0]["name"], dated["day"].year, dated["before"]["day"].year]
+
+    folder = {"name": "a", "folders": [{"name": "b", "folders": []}]}
+    prepared = names.prepare({"folder": folder, "dated": {"day": "2026-01-02", "before": {"day": "2025-01-02"}}})
+    assert (await names.run(prepared.arguments, ToolContext())).content == ["a", "b", 2026, 2025]
+
+
 def test_place_of_a_mistake_is_told_within_a_class_with_a_name_in_quotes() -> None:
     """T1, L19"""
 

@@ -65,23 +65,27 @@ def structure_of(annotation: object) -> Structure | None:
     return structure
 
 
-def is_plain(annotation: object) -> bool:
-    """Whether the JSON value and the Python value are the same thing. Not so for int and float: JSON Schema takes 1.0 for an integer and 1 for a number."""
+def is_plain(annotation: object, within: tuple[object, ...] = ()) -> bool:
+    """Whether the JSON value and the Python value are the same thing. Not so for int and float: JSON Schema takes 1.0 for an integer and 1 for a number.
+
+    `within`: the records around it. One that contains itself is as plain as the rest of it.
+    """
     if annotation in (str, bool, None, type(None), Any, object, list, dict):
         return True
     for attribute in ("__value__", "__supertype__"):
         if hasattr(annotation, attribute):
-            return is_plain(getattr(annotation, attribute))
+            return is_plain(getattr(annotation, attribute), within)
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Literal:
         return not any(isinstance(value, Enum) or type(value) is int for value in arguments)
     if origin in (Annotated, typing.Required, typing.NotRequired):
-        return is_plain(arguments[0])
+        return is_plain(arguments[0], within)
     if origin in (Union, types.UnionType, list, dict):
-        return all(is_plain(argument) for argument in arguments)
+        return all(is_plain(argument, within) for argument in arguments)
     if typing.is_typeddict(annotation):
-        return all(is_plain(hint) for hint in get_type_hints(annotation, include_extras=True).values())
+        hints = get_type_hints(annotation, include_extras=True).values()
+        return annotation in within or all(is_plain(hint, (*within, annotation)) for hint in hints)
     return False
 
 
