@@ -30,6 +30,7 @@ from trouper.journal import (
     open_log,
     open_reader,
     repair,
+    retire,
 )
 from trouper.journal.building import MARKER_NAME
 from trouper.models import call, reply
@@ -299,6 +300,36 @@ def test_verify_compares_the_newest_snapshot_with_what_the_records_give(root: Pa
     assert f"the snapshot {path!r} is wrong about session 'one'" in str(verdict.snapshots[0])
     os.unlink(path)
     assert open_journal(root).verify().ok
+
+
+def test_nobody_is_told_to_delete_a_snapshot_that_is_all_there_is_of_a_session(root: Path, tmp_path: Path) -> None:
+    """I12, J15: whoever did so lost the sessions whose records were dropped, and the one that was wrong has its records."""
+    cut = tmp_path / "cut"
+    with closing(open_log(root)) as log, closing(open_log(cut, segment_bytes=1)) as few:
+        for raw in log.records():
+            value = codec.loads(raw.payload)
+            body = codec.dumps(value.pop("body"))
+            few.append(Entry(value["session"], value["id"], codec.dumps(value)[:-1], body))
+            few.flush()
+        snapshot = log.snapshot()
+        assert snapshot is not None
+        few.write_snapshot(few.last, [(name, tag, snapshot.read(name)) for name, tag in snapshot.sections.items()])
+    assert retire(cut, {"two"}, fate="drop")
+
+    def alter(name: str, value: dict[str, Any]) -> None:
+        if name == "one":
+            value["state"]["last"]["text"] = "It is 4."
+
+    journal = _pictured(cut, alter)
+    (found,) = journal.verify().snapshots
+    assert found.session == "one" and found.is_needed
+    assert str(found).endswith(
+        "keep the file, which is all there is of sessions whose records were dropped, and go on with this one from its records: "
+        "`trouper journal replay --session one --fork DIR`"
+    )
+    forked = journal.fork(journal.last, tmp_path / "fork", "one")
+    last = open_journal(forked.root).state_at(forked.records, "one").last
+    assert last is not None and last.text == "It is 3."
 
 
 def test_a_snapshot_of_more_events_than_there_are_is_named(root: Path) -> None:

@@ -67,12 +67,17 @@ class SnapshotDiffers:
     file: str
     session: str
     problem: str
+    #: Records were dropped on purpose (J15): of some sessions the file is all there is.
+    is_needed: bool = False
 
     def __str__(self) -> str:
-        return (
-            f"the snapshot {self.file!r} is wrong about session {self.session!r}: {self.problem}; "
-            "delete the file while nobody writes: the next start folds the records instead"
-        )
+        remedy = "delete the file while nobody writes: the next start folds the records instead"
+        if self.is_needed:
+            remedy = (
+                "keep the file, which is all there is of sessions whose records were dropped, and go on with this one from its records: "
+                f"`trouper journal replay --session {self.session} --fork DIR`"
+            )
+        return f"the snapshot {self.file!r} is wrong about session {self.session!r}: {self.problem}; {remedy}"
 
 
 @frozen
@@ -344,7 +349,7 @@ class _Pictured:
 
     def _tell(self, name: str, problem: str) -> None:
         assert self._snapshot is not None
-        self._wrong.append(SnapshotDiffers(self._snapshot.path, name, problem))
+        self._wrong.append(SnapshotDiffers(self._snapshot.path, name, problem, is_needed=not self._is_whole))
 
     def close(self) -> None:
         if self._snapshot is not None:
