@@ -365,6 +365,8 @@ def _decoded(payload: bytes, kind: type[T]) -> tuple[T, int]:
     try:
         if value["v"] != codec.VERSION:
             raise codec.UndecodableRecord(f"the snapshot has version {value['v']!r}")
+        if type(value["next"]) is not int:
+            raise TypeError(f"next is {value['next']!r}")
         return codec.from_json(value["state"], kind), value["next"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise codec.UndecodableRecord(f"the snapshot is not one that this Trouper writes: {error!r}") from error

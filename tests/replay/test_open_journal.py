@@ -350,9 +350,17 @@ def test_what_a_start_does_not_use_of_a_snapshot_is_not_compared(root: Path) -> 
             value["v"] = 99
         if name == "two":
             value["state"]["phase"] = "dreaming"
+        if name == "~memory":
+            value["next"] = "1"
 
     verdict = _pictured(root, alter).verify()
     assert verdict.ok and verdict.report.snapshots == ()
+
+    async def look() -> None:
+        async with open_runtime(root) as runtime:
+            assert [memo.key for memo in await runtime.memory.list("people")] == ["ada"]
+
+    trio.run(look)
     path = max((root / "snapshots").iterdir())
     path.write_bytes(path.read_bytes().replace(b'"dreaming"', b'"sleeping"'))
     verdict = open_journal(root).verify()
