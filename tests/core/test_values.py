@@ -104,6 +104,15 @@ def test_a_class_derived_from_a_frequent_value_makes_its_own_values(cls: type[Co
         value.x = 2  # type: ignore[misc]
 
 
+def test_to_attrs_a_class_derived_from_a_frequent_value_has_its_own_fields_too() -> None:
+    """Those that it adds were lost where attrs or cattrs copied or wrote it, as the result of a tool."""
+    names = [[field.name for field in attrs.fields(cls)] for cls in (Common, Longer, Derived)]  # type: ignore[arg-type]
+    assert names == [["x", "y", "names"], ["x", "y", "names", "more"], ["x", "y", "names"]]
+    value = Longer(1, more=5)  # type: ignore[call-arg]
+    assert attrs.evolve(value, x=2) == changed(value, x=2) == Longer(2, more=5)  # type: ignore[call-arg,misc]
+    assert attrs.asdict(value) == {"x": 1, "y": 0, "names": [], "more": 5}  # type: ignore[arg-type]
+
+
 def test_only_fields_that_are_taken_as_they_are_can_be_those_of_a_frequent_value() -> None:
     with pytest.raises(AssertionError, match="'x' of 'Checked' is not plain"):
 

@@ -148,18 +148,21 @@ def _struct(cls: type) -> type:
 
 
 class _AttrsFields:
-    """What attrs would have noted of a struct's fields, made when somebody asks for it."""
+    """What attrs would have noted of a struct's fields, made when somebody asks for it; of each class anew, since one that is derived may have more."""
 
     def __get__(self, _: object, made: Any) -> Any:
-        made = next(each for each in made.__mro__ if "__attrs_attrs__" in each.__dict__)
-        names, defaults = made.__struct_fields__, made.__struct_defaults__
-        fields: dict[str, Any] = {name: attrs.field(type=made.__annotations__[name]) for name in names}
-        for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
-            if factory := getattr(default, "factory", None):
-                default = attrs.Factory(factory)
-            fields[name] = attrs.field(default=default, type=made.__annotations__[name])
-        made.__attrs_attrs__ = attrs.fields(attrs.make_class(made.__name__, fields, init=False, repr=False, eq=False))
-        return made.__attrs_attrs__
+        if "__attrs_noted__" not in made.__dict__:
+            names, defaults = made.__struct_fields__, made.__struct_defaults__
+            kinds = {name: kind for each in made.__mro__[::-1] for name, kind in inspect.get_annotations(each).items()}
+            fields: dict[str, Any] = {name: attrs.field(type=kinds[name]) for name in names}
+            for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+                if factory := getattr(default, "factory", None):
+                    default = attrs.Factory(factory)
+                fields[name] = attrs.field(default=default, type=kinds[name])
+            made.__attrs_noted__ = attrs.fields(
+                attrs.make_class(made.__name__, fields, init=False, repr=False, eq=False)
+            )
+        return made.__attrs_noted__
 
 
 def _nothing(_: object) -> tuple[()]:
