@@ -65,9 +65,6 @@ class ModelRequest:
         """Whether it asks the same: whoever hears of the connection is no part of that."""
         return _asked(self) == _asked(other) if isinstance(other, ModelRequest) else NotImplemented
 
-    def __hash__(self) -> int:
-        return hash(_asked(self))
-
 
 _asked = attrgetter(*(name for name in inspect.get_annotations(ModelRequest) if name != "connected"))
 
