@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import logging
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +22,7 @@ from trouper.models.anthropic import Anthropic
 from trouper.models.chunks import Done, TextChunk
 from trouper.models.openai_compatible import OpenAICompatible
 from trouper.models.protocol import ModelRequest
+from trouper.runtime import open_runtime
 from trouper.testing.server import Drop, Event, Item, RawBytes, Status, TestServer, serve_anthropic, serve_openai
 
 KEY = "sk-Planted/Key+0123456789=secret"
@@ -166,3 +169,60 @@ def test_nothing_of_a_request_stays_behind(form: str) -> None:
         for thing in gc.get_objects()
         if isinstance(thing, httpx.Request) and set(sent) & set(thing.headers.values())
     ]
+
+
+def content_below(directory: Path) -> list[bytes]:
+    found = [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
+    assert found
+    return found
+
+
+PLAIN_KEY = "7f3a9c41be0d4e5f8a6b2c1d0e9f8a7b"
+
+
+@pytest.mark.parametrize(
+    ("form", "header", "value"),
+    [
+        ("openai", "Authorization", f"Bearer {PLAIN_KEY}"),
+        ("openai", "api-key", PLAIN_KEY),
+        ("openai", "cf-aig-authorization", f"Bearer {PLAIN_KEY}"),
+        ("anthropic", "x-api-key", PLAIN_KEY),
+        ("anthropic", "X-Auth-Token", PLAIN_KEY),
+    ],
+)
+async def test_not_if_it_is_given_in_headers(form: str, header: str, value: str, tmp_path: Path) -> None:
+    """M3, J8, I36: a key that is sent in a header of the user's own is as secret as any, though it looks like nothing: in errors, and whoever says it."""
+    said: list[list[Item]] = [
+        [Status(401, f"Incorrect API key provided: {PLAIN_KEY}")],
+        [TextChunk(f"The key is {PLAIN_KEY}."), Done("end_turn")],
+    ]
+    async with serve(form, [said[0][0]], *said) as server:
+        api_key = None if header != "cf-aig-authorization" else KEY
+        model = client(form, server.url, api_key, headers={header: value, "x-auth-type": "gardening"})
+        error = await fail_with(model)
+        assert_none_of(forms_of(PLAIN_KEY), everything_about(error))
+        async with open_runtime(tmp_path, model=model) as runtime:
+            session = await runtime.session("s")
+            failed = await session.ask("hi")
+            assert failed.error is not None
+            assert "[key]" in failed.error.message
+            told = await session.ask("gardening?")
+            assert_none_of(forms_of(PLAIN_KEY), repr([failed, told, session.history]))
+            assert "gardening" in repr(session.history)
+        assert {request.headers[header.lower()] for request in server.requests} == {value}
+    for written in content_below(tmp_path):
+        assert PLAIN_KEY.encode() not in written
+
+
+async def test_not_if_it_is_a_password_of_the_address(caplog: pytest.LogCaptureFixture) -> None:
+    """M3: nor in the form in which it is sent, nor in the line that httpx logs of every request."""
+    password = "pass/Word+1234"
+    sent = base64.b64encode(f"me:{password}".encode()).decode()
+    async with serve_openai([[Status(403, f"not for {password} or {sent}")]]) as server:
+        address = server.url.replace("//", f"//me:{quote(password, safe='')}@")
+        error = await fail_with(OpenAICompatible("m", base_url=address + "/v1"))
+        assert "not for [key] or [key]" in error.message
+        assert server.requests[0].headers["authorization"] == f"Basic {sent}"
+    assert "HTTP Request: POST" in caplog.text
+    for form in (password, quote(password, safe=""), sent):
+        assert form not in caplog.text

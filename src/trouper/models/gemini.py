@@ -156,7 +156,7 @@ class Gemini(HttpModel):
         credential = await self._confided()
         return await trio.to_thread.run_sync(self._run_sdk, work, credential, abandon_on_cancel=True)
 
-    def _run_sdk(self, work: Callable[[Any], T], credential: Credential | None) -> T:
+    def _run_sdk(self, work: Callable[[Any], T], credential: Credential) -> T:
         from google import genai
         from google.genai import errors
 
@@ -175,7 +175,7 @@ class Gemini(HttpModel):
                 http_options=options,
             )
         else:
-            client = genai.Client(api_key=credential.value if credential else "none", http_options=options)
+            client = genai.Client(api_key=credential.value or "none", http_options=options)
         fault: ModelError
         try:
             with client:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import frozen
 
@@ -60,6 +61,27 @@ def checked_url(given: object) -> str:
 def without_userinfo(url: str) -> str:
     # To the last @, though it may be part of a path: rather too much hidden than a password with a slash in it shown.
     return re.sub(r"//.*@", "//", url)
+
+
+def with_userinfo_apart(url: str) -> tuple[str, str]:
+    """An address without the name and password that stand in it, and these as the `authorization` that they mean; "" if there are none."""
+    parts = urlsplit(url)
+    given, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, ""
+    name, _, password = given.partition(":")
+    plain = f"{unquote(name)}:{unquote(password)}"
+    return urlunsplit(parts._replace(netloc=host)), f"Basic {b64encode(plain.encode()).decode()}"
+
+
+def passwords_in(url: str) -> tuple[str, ...]:
+    """What must not show of an address: its password, and the name and password that are sent together. Nothing if it has none."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ()
+    name, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return (password, f"{name}:{password}") if password else ()
 
 
 def host_in(url: str) -> str:

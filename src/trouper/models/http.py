@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -37,7 +38,7 @@ from trouper.models._errors import (
     RateLimited,
     ServerFault,
 )
-from trouper.models.hosts import checked_url, host_in, without_userinfo
+from trouper.models.hosts import checked_url, host_in, passwords_in, with_userinfo_apart, without_userinfo
 
 if TYPE_CHECKING:
     import httpx
@@ -57,6 +58,9 @@ KEEP_ALIVE_MAX = 64
 KEEP_ALIVE_S = 90.0
 #: Shorter text is not cut out of messages: it would take innocent words with it, and is no key.
 _SECRET_MIN = 6
+#: The names of headers in which keys are sent, to whatever gateway: authorization, api-key, x-goog-api-key, cf-aig-authorization, x-auth-token...
+#: By their last word: what an `x-auth-type` says is none, and cut out of a journal would take innocent words with it.
+_OF_KEYS = re.compile(r"(?:key|token|secret|password|credentials?|auth|authorization)\Z", re.I)
 _KEY_TEXT = re.compile(r"[\x21-\x7e]+\Z")
 #: The wall clock. Asked where a provider does not say what time it has; nothing but the wait before the next try comes of it.
 _now: Callable[[], float] = time.time
@@ -65,25 +69,23 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @frozen
 class Credential:
-    """One request's proof of who asks: a header, and the texts that must never show."""
+    """One request's proof of who asks: a header, and the texts that must never show. Without a header: the client's own headers prove it."""
 
-    header: str
-    value: str = field(repr=False)
+    header: str = ""
+    value: str = field(default="", repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def redact(self, text: str) -> str:
         """`text` without any form of the key."""
-        for secret in self.secrets:
-            if len(secret) >= _SECRET_MIN:
-                for form in _forms(secret):
-                    text = text.replace(form, "[key]")
+        forms = {form for secret in self.secrets if len(secret) >= _SECRET_MIN for form in _forms(secret)}
+        # The longest first: a quoted form may contain the plain one, and one secret another.
+        for form in sorted(forms, key=len, reverse=True):
+            text = text.replace(form, "[key]")
         return text
 
 
 def _forms(secret: str) -> tuple[str, ...]:
-    coded = base64.b64encode(secret.encode()).decode().rstrip("=")
-    # The longest first: a quoted form may contain the plain one.
-    return tuple(sorted({secret, quote(secret, safe=""), coded}, key=len, reverse=True))
+    return secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode().rstrip("=")
 
 
 class Key:
@@ -167,6 +169,8 @@ class Endpoint:
     ) -> None:
         self.base_url = checked_url(base_url).rstrip("/")
         self.provider = provider
+        #: Where requests go. Without a name and password: httpx would write these into its log with every request.
+        self._address, self._basic = with_userinfo_apart(self.base_url)
         self._headers = _checked_headers(headers)
         self._proxy = proxy
         self._transport = transport
@@ -190,6 +194,14 @@ class Endpoint:
     @property
     def header_names(self) -> frozenset[str]:
         return frozenset(name.lower() for name in self._headers)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must never show of that which every request carries: keys in its headers, and passwords in its addresses."""
+        # The last word: before it may stand what kind of key it is, as in "Bearer ...".
+        keys = (value.split()[-1:] for name, value in self._headers.items() if _OF_KEYS.search(name))
+        passwords = map(passwords_in, (self.base_url, self._proxy or ""))
+        return tuple(dict.fromkeys(chain(*keys, *passwords)))
 
     @asynccontextmanager
     async def open(
@@ -231,12 +243,14 @@ class Endpoint:
         client = self._connected()
         fault: ModelError = NetworkFault("no reply", provider=self.provider)
         try:
-            request = client.build_request(method, self.base_url + path, content=body, headers={**_PLAIN, **headers})
+            request = client.build_request(method, self._address + path, content=body, headers={**_PLAIN, **headers})
             request.stream = RequestBody(body)
             if connected is not None:
                 request.extensions["trace"] = told_when_sending(connected)
-            if credential is not None:
+            if credential is not None and credential.header:
                 request.headers[credential.header] = credential.value
+            if self._basic:
+                request.headers["authorization"] = self._basic
             return await client.send(request, stream=True), fault
         except Exception as exc:
             fault = network_fault(exc, self.provider, credential)

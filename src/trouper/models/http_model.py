@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
+from attrs import evolve
+
 from trouper.models.http import Credential, Endpoint, Key
 from trouper.models.protocol import Confidant
 
@@ -77,16 +79,14 @@ class HttpModel:
     def confide_in(self, confidant: Confidant) -> None:
         """Tell a key that is known by now, and every one that is asked for later (J8, I36)."""
         self._confidants.add(confidant)
-        if self._key is not None:
-            confidant.learn(*self._key.known)
+        confidant.learn(*(self._key.known if self._key is not None else ()), *self._endpoint.secrets)
 
-    async def _confided(self) -> Credential | None:
-        """The credential of the next request; whoever has to know it is told first."""
-        credential = await self._credential()
-        if credential is not None:
-            for confidant in self._confidants:
-                confidant.learn(*credential.secrets)
-        return credential
+    async def _confided(self) -> Credential:
+        """The credential of the next request, with all that must not show of it; whoever has to know that is told first."""
+        asked = await self._credential() or Credential()
+        for confidant in self._confidants:
+            confidant.learn(*asked.secrets)
+        return evolve(asked, secrets=(*asked.secrets, *self._endpoint.secrets))
 
     async def _credential(self) -> Credential | None:
         return await self._key.ask() if self._key is not None else None
