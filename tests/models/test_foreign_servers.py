@@ -239,6 +239,25 @@ async def test_a_whole_reply_where_a_stream_was_asked_for(kind: str) -> None:
         assert (result.text, result.stop_reason) == (SAID, "end_turn")
 
 
+WHOLE: list[tuple[Callable[[Seen], Any], Any]] = [
+    (gemini, candidate({"text": SAID}, finish="STOP")),
+    (openai, {"choices": [{"index": 0, "message": {"content": SAID}, "finish_reason": "stop"}]}),
+    (anthropic, {"type": "message", "content": [{"type": "text", "text": SAID}], "stop_reason": "end_turn"}),
+]
+
+
+@pytest.mark.parametrize(("make", "value"), WHOLE)
+async def test_a_whole_reply_that_is_cut_off_is_asked_for_again(make: Callable[[Seen], Any], value: Any) -> None:
+    """L14: where only the end of the connection says where it ends, wherever that may be; a byte order mark is no part of it."""
+    body = json.dumps(value, ensure_ascii=False).encode()
+    for end in range(1, len(body)):
+        begun = head("200 OK", "application/json", "connection: close") + b"\r\n"
+        result, seen = await asked(
+            make, [begun + body[:end], None], sized(b"\xef\xbb\xbf" + body, "200 OK", "application/json")
+        )
+        assert (result.text, result.error, len(seen.bodies)) == (SAID, None, 2)
+
+
 @pytest.mark.parametrize("make", [gemini, openai, anthropic])
 @pytest.mark.parametrize("value", [{}, {"status": "ok"}, [], [{"id": 7}], "hello"], ids=repr)
 async def test_json_that_is_no_reply_is_told_as_that_at_once(make: Callable[[Seen], Any], value: Any) -> None:
@@ -366,6 +385,31 @@ async def test_refusals_by_name(
     assert result.error is not None
     assert (result.stop_reason, result.error.kind, len(seen.bodies)) == ("error", kind, requests)
     assert seen.connections == 1
+
+
+TOO_LONG: list[tuple[Callable[[Seen], Any], Any]] = [
+    (
+        gemini,
+        {"status": "INVALID_ARGUMENT", "message": "The input token count (9) exceeds the maximum number of tokens"},
+    ),
+    (openai, {"code": "context_length_exceeded", "message": "Too long."}),
+    (anthropic, {"type": "invalid_request_error", "message": "prompt is too long"}),
+]
+
+
+@pytest.mark.parametrize(("make", "error"), TOO_LONG)
+@pytest.mark.parametrize("ending", [None, 1000.0, "a mark before it"])
+async def test_a_refusal_counts_as_far_as_it_came(
+    autojump_clock: trio.testing.MockClock, make: Callable[[Seen], Any], error: Any, ending: Any
+) -> None:
+    """M1, L32: though its body is shorter than announced, or begins with a byte order mark."""
+    body = json.dumps({"error": error}).encode()
+    refusal: Reply = [head("400 No", "application/json") + b"content-length: 9999\r\n\r\n" + body, ending]
+    if isinstance(ending, str):
+        refusal = sized(b"\xef\xbb\xbf" + body, "400 No", "application/json")
+    result, _ = await asked(make, refusal)
+    assert result.error is not None
+    assert result.error.kind == "context_overflow"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -16,7 +16,7 @@ from trouper.models import wire_json
 from trouper.models._errors import ModelError, ModelFault, NetworkFault, ServerFault
 from trouper.models.chunks import Chunk, KeepAlive
 from trouper.models.http import ByteStream
-from trouper.models.sse import ServerEvent, SseReader
+from trouper.models.sse import BOM, ServerEvent, SseReader
 
 #: How long the rest of a reply is waited for once the provider said how it ended: figures of usage may follow.
 TAIL_S = 5.0
@@ -135,12 +135,17 @@ class ChunkStream:
 
     async def _take_whole(self, begun: bytes) -> None:
         body = begun + await self._stream.read_all(self._event_bytes_max)
+        chunks: Iterable[Chunk] | None = None
+        # Faults are raised out here: what is wrong with JSON drags the text along, which may repeat the key.
+        cut = False
         try:
-            value = wire_json.decode(body)
+            chunks = self._reply.take_whole(wire_json.decode(body))
         except ValueError:
-            chunks = None
-        else:
-            chunks = self._reply.take_whole(value)
+            cut = wire_json.is_cut_short(body)
+        if cut:
+            raise NetworkFault(
+                f"{self._provider}'s reply ended in its midst: it was cut off; try again", provider=self._provider
+            )
         if chunks is None:
             kind = self._stream.headers.get("content-type", "nothing")
             raise ModelFault(
@@ -154,7 +159,7 @@ class ChunkStream:
 
 def _is_whole(beginning: bytes, kind: str) -> bool | None:
     """Whether a reply that begins like this is JSON or a page; `None` if only blanks have come. Its type alone does not tell: many servers call it something else."""
-    first = beginning.lstrip()[:1]
+    first = beginning.removeprefix(BOM).lstrip()[:1]
     if not first:
         return None
     # No field of an event begins with one of these, and all that have a meaning with one of those.

@@ -390,20 +390,21 @@ class ByteStream:
     async def read_all(self, bytes_max: int) -> bytes:
         """The whole body, or its first `bytes_max` bytes."""
         pieces: list[bytes] = []
+        await self._read_into(pieces, bytes_max)
+        return b"".join(pieces)[:bytes_max]
+
+    async def read_error(self) -> bytes:
+        """The body of a refusal, as much as comes within reason: a provider that stalls or breaks off here has mostly said what there is to say."""
+        pieces: list[bytes] = []
+        with trio.move_on_after(ERROR_BODY_WAIT_S), suppress(NetworkFault):
+            await self._read_into(pieces, ERROR_BODY_BYTES_MAX)
+        return b"".join(pieces)[:ERROR_BODY_BYTES_MAX]
+
+    async def _read_into(self, pieces: list[bytes], bytes_max: int) -> None:
         size = 0
         while size < bytes_max and (piece := await self.receive()):
             pieces.append(piece)
             size += len(piece)
-        return b"".join(pieces)[:bytes_max]
-
-    async def read_error(self) -> bytes:
-        """The body of a refusal, as much as comes within reason: a provider that stalls here is not worth waiting for."""
-        with trio.move_on_after(ERROR_BODY_WAIT_S):
-            try:
-                return await self.read_all(ERROR_BODY_BYTES_MAX)
-            except NetworkFault:
-                pass
-        return b""
 
     def clean(self, text: object) -> str:
         return clean_message(text, self._credential)

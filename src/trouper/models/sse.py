@@ -12,7 +12,7 @@ from trouper.models._errors import ModelFault
 
 #: More than any provider sends in one event, pictures included.
 EVENT_BYTES_MAX = 64 * 1024 * 1024
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 
 class ServerEvent(NamedTuple):
@@ -113,8 +113,8 @@ class SseReader:
     def _without_bom(self, piece: bytes) -> bytes:
         assert self._head is not None
         head = self._head + piece
-        if len(head) < len(_BOM) and _BOM.startswith(head):
+        if len(head) < len(BOM) and BOM.startswith(head):
             self._head = head
             return b""
         self._head = None
-        return head.removeprefix(_BOM)
+        return head.removeprefix(BOM)

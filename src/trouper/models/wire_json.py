@@ -57,9 +57,24 @@ def _with_every_digit(value: Json, data: bytes) -> Json:
 
 def _decode_forgivingly(data: bytes) -> Json:
     try:
-        return _mended(json.loads(data.decode("utf-8", "replace")))
+        # Some gateways write a byte order mark before it.
+        return _mended(json.loads(data.decode("utf-8-sig", "replace")))
     except RecursionError:
         raise ValueError("JSON nested too deep") from None
+
+
+def is_cut_short(data: bytes) -> bool:
+    """Whether these bytes are the beginning of an object or a list, and only its end is missing."""
+    text = data.decode("utf-8-sig", "replace").strip()
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as wrong:
+        # What is wrong is that the text ends: in a string, or after no more than a part of a word.
+        ends = wrong.msg.startswith("Unterminated string") or len(text) - wrong.pos < len("false")
+        return ends and wrong.msg != "Extra data" and text.startswith(("{", "["))
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def _mended(value: Json) -> Json:
