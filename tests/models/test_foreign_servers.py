@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
 
 import httpx
@@ -28,7 +28,7 @@ from trouper import (
 )
 from trouper.core.messages import Message, Text
 from trouper.journal.memory_disk import MemoryDisk
-from trouper.models import Fallback, Model, ModelRequest, Recorded, TextChunk
+from trouper.models import BadRequest, Fallback, Model, ModelRequest, Recorded, TextChunk
 
 KEY = "a-planted-key-0123456789"
 SAID = "Hé\u2028llo 漢😀"
@@ -410,6 +410,20 @@ async def test_a_refusal_counts_as_far_as_it_came(
     result, _ = await asked(make, refusal)
     assert result.error is not None
     assert result.error.kind == "context_overflow"
+
+
+@pytest.mark.parametrize("make", [gemini, openai, anthropic])
+async def test_a_page_that_repeats_the_key_is_not_cut_within_it(make: Callable[[Seen], Any]) -> None:
+    """M3, I36: of a page in no provider's format the beginning is shown; half a key at its end was not known for one."""
+    for before in range(360, 410):
+        page = b"<html>" + b"x" * before + KEY.encode() + b"</html>"
+        async with server(sized(page, "400 No", "text/html")) as seen:
+            async with aclosing(make(seen)) as model:
+                with pytest.raises(BadRequest) as caught:
+                    async with model.stream(ModelRequest(messages=(Message("user", (Text("hi"),)),))):
+                        pass
+        assert KEY[:6] not in str(caught.value)
+        assert "<html>xx" in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -12,7 +12,7 @@ from trouper.models._errors import BadRequest, ModelError, ServerFault
 from trouper.models.http import Credential, clean_message, fault_of_status
 
 #: How much of a body in an unknown format is repeated in a message.
-_SHOWN_BYTES = 400
+_SHOWN_CHARS = 400
 
 
 def fault_of_unknown_body(
@@ -24,7 +24,8 @@ def fault_of_unknown_body(
     retry_after_s: float | None,
 ) -> ModelError:
     """The fault of a refusal that is not in the provider's format: often a proxy's, or a gateway's."""
-    said = clean_message(body[:_SHOWN_BYTES].decode("utf-8", "replace"), credential)
+    # Cut when the key is out of it: half a key at the cut would be taken for none.
+    said = clean_message(body.decode("utf-8", "replace"), credential)[:_SHOWN_CHARS]
     return fault_of_status(
         status, said, provider=provider, retry_after_s=retry_after_s, location=headers.get("location")
     )
