@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
@@ -27,6 +28,7 @@ from trouper import (
     tool,
 )
 from trouper.core.messages import Message, Text
+from trouper.events import TextDelta
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.models import BadRequest, Fallback, Model, ModelRequest, Recorded, TextChunk
 
@@ -628,6 +630,56 @@ async def test_a_runtime_leaves_no_connection_behind(wrapped: str, tmp_path: Any
             assert (await talk.ask("hi")).text == SAID
             assert seen.open == (2 if wrapped == "fallback" else 1)
         await all_closed(seen)
+
+
+@pytest.mark.parametrize("transport", ["ours", "that of httpx", "a proxy"])
+async def test_a_runtime_that_ends_leaves_the_replies_of_others_alone(
+    autojump_clock: trio.testing.MockClock, transport: str
+) -> None:
+    """M2, M3: a client that two runtimes share closes its connections with the first of them, and the other's reply was broken off with those; or it left one open."""
+    half, rest = events(choice(content=SAID[:3])), events(choice("stop", content=SAID[3:])) + b"data: [DONE]\n\n"
+    begun = head() + b"content-length: %d\r\n\r\n" % len(half + rest)
+    async with server([begun + half, 5.0, rest], sized(O_SAID)) as seen:
+        given: dict[str, Any] = {"transport": httpx.AsyncHTTPTransport()} if transport == "that of httpx" else {}
+        given = {"proxy": seen.url, "base_url": "http://elsewhere.example/v1"} if transport == "a proxy" else given
+        model = OpenAICompatible("m", api_key=KEY, **{"base_url": f"{seen.url}/v1", **given})
+        async with session(model) as slow, slow.turn("hi") as turn:
+            async for event in turn:
+                if isinstance(event, TextDelta) and len(seen.bodies) == 1:
+                    async with session(model) as quick:
+                        assert (await quick.ask("hi")).text == SAID
+            assert turn.result is not None
+            assert (turn.result.text, turn.result.error) == (SAID, None)
+            assert len(seen.bodies) == 2
+            await trio.testing.wait_all_tasks_blocked()
+            assert seen.open == 0
+            assert (await slow.ask("again")).text == SAID
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen.open == 0
+
+
+def test_a_client_has_connections_for_each_thread_that_uses_it() -> None:
+    """M2: runtimes in two threads had one pool, which each threw away for its own at every request, with the connections in it."""
+    asked = [threading.Event(), threading.Event()]
+
+    async def take_turns(model: Model, mine: threading.Event, other: threading.Event) -> None:
+        async with session(model) as talk:
+            for _ in range(5):
+                assert (await talk.ask("hi")).text == SAID
+                other.set()
+                assert await trio.to_thread.run_sync(mine.wait, 10)
+                mine.clear()
+        other.set()
+
+    async def main() -> Seen:
+        async with server(sized(O_SAID)) as seen, trio.open_nursery() as nursery:
+            model = openai(seen)
+            for events in (asked, asked[::-1]):
+                nursery.start_soon(trio.to_thread.run_sync, trio.run, take_turns, model, *events)
+        return seen
+
+    seen = trio.run(main)
+    assert (len(seen.bodies), seen.connections, seen.open) == (10, 2, 0)
 
 
 async def test_recorded_and_fallen_back_conversations_go_on_after_a_restart(tmp_path: Any) -> None:

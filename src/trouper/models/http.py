@@ -16,6 +16,7 @@ import functools
 import os
 import re
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from trouper._errors import ConfigError
 from trouper.models._errors import (
@@ -154,6 +155,17 @@ def key_from_environment(names: Sequence[str]) -> str | None:
     return None
 
 
+@define(eq=False)
+class _Pool:
+    """The connections of one trio run."""
+
+    client: httpx.AsyncClient
+    #: Requests that are under way on them.
+    requests: int = 0
+    #: They are to be closed with the last of these.
+    closing: bool = False
+
+
 class Endpoint:
     """A provider's address, and the connections to it. Opened by the first request; `aclose` closes what idles."""
 
@@ -175,9 +187,8 @@ class Endpoint:
         self._proxy = proxy
         self._transport = transport
         self._connect_timeout_s = connect_timeout_s
-        self._client: httpx.AsyncClient | None = None
-        #: The trio run in which the pool was made: its sockets are of no use to another.
-        self._run: trio.lowlevel.TrioToken | None = None
+        #: By the trio run in which each was made: its sockets are of no use to another.
+        self._pools: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, _Pool] = weakref.WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.shown_url!r}>"
@@ -218,19 +229,28 @@ class Endpoint:
 
         `connected` is called as soon as there is a connection: servers that load a model or think first may send the head much later.
         """
-        response, fault = await self._send(method, path, body, credential, headers or {}, connected)
-        if response is None:
-            # Raised out here, so that it drags along no httpx exception: those hold the request, and with it the key.
-            raise fault
-        stream = ByteStream(response, self.provider, credential)
+        pool = self._pool()
+        pool.requests += 1
         try:
-            yield stream
+            response, fault = await self._send(pool.client, method, path, body, credential, headers or {}, connected)
+            if response is None:
+                # Raised out here, so that it drags along no httpx exception: those hold the request, and with it the key.
+                raise fault
+            stream = ByteStream(response, self.provider, credential)
+            try:
+                yield stream
+            finally:
+                with trio.CancelScope(deadline=trio.current_time() + CLOSE_GRACE_S, shield=True):
+                    await stream._aclose()
         finally:
-            with trio.CancelScope(deadline=trio.current_time() + CLOSE_GRACE_S, shield=True):
-                await stream._aclose()
+            pool.requests -= 1
+            if pool.closing and not pool.requests:
+                with trio.CancelScope(deadline=trio.current_time() + CLOSE_GRACE_S, shield=True):
+                    await self.aclose()
 
     async def _send(
         self,
+        client: httpx.AsyncClient,
         method: str,
         path: str,
         body: bytes,
@@ -240,7 +260,6 @@ class Endpoint:
     ) -> tuple[httpx.Response | None, ModelError]:
         from trouper.models.trio_transport import RequestBody, told_when_sending
 
-        client = self._connected()
         fault: ModelError = NetworkFault("no reply", provider=self.provider)
         try:
             request = client.build_request(method, self._address + path, content=body, headers={**_PLAIN, **headers})
@@ -258,12 +277,12 @@ class Endpoint:
                 raise
         return None, fault
 
-    def _connected(self) -> httpx.AsyncClient:
+    def _pool(self) -> _Pool:
         run = trio.lowlevel.current_trio_token()
-        if self._client is None or self._run is not run:
-            self._client = self._new_client()
-            self._run = run
-        return self._client
+        pool = self._pools.get(run)
+        if pool is None:
+            pool = self._pools[run] = _Pool(self._new_client())
+        return pool
 
     def _new_client(self) -> httpx.AsyncClient:
         import httpx
@@ -302,10 +321,15 @@ class Endpoint:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. The endpoint may be used again, and opens new ones then."""
-        client, run, self._client, self._run = self._client, self._run, None, None
-        if client is not None and run is trio.lowlevel.current_trio_token():
-            await client.aclose()
+        """Close the connections of this run, once its requests are over: others may have some under way. The endpoint may be used again, and opens new ones then."""
+        run = trio.lowlevel.current_trio_token()
+        pool = self._pools.get(run)
+        if pool is None:
+            return
+        pool.closing = True
+        if not pool.requests:
+            del self._pools[run]
+            await pool.client.aclose()
 
 
 #: Compression would make a stream wait for its dictionary; providers send text of a few bytes at a time.
