@@ -528,9 +528,11 @@ def calls(*fragments: dict[str, Any]) -> list[dict[str, Any]]:
         (calls(fragment(index=0, id="a", name="look", arguments='{"at":"p"}'), fragment(index=0, id="b", name="look", arguments='{"at":"q"}')), ["a", "b"]),
         (calls(fragment(index=0, id="a", name="look", arguments='{"at"'), fragment(index=0, id="", arguments=':"p"}')), ["a"]),
         (calls(fragment(index=0, id="a", name="look", arguments='{"at":"p"}'), fragment(index=1, id="a", name="look", arguments='{"at":"q"}')), None),
+        (calls(fragment(id="a", name="look", arguments='{"at":'), fragment(id="a", name="look", arguments='"p"'), fragment(id="a", name="look", arguments="}"), fragment(id="a", name="look", arguments=""), fragment(id="b", name="look", arguments='{"at":'), fragment(id="b", name="look", arguments='"q"}')), ["a", "b"]),
+        (calls(fragment(id="a", name="look", arguments='{"at":"p"}'), fragment(id="a", name="look", arguments='{"at":"q"}')), None),
         (calls(fragment(index=0, name="look", arguments={"at": "p"}), fragment(index=0, name="look", arguments={"at": "q"})), None),
     ],
-    ids=["split", "interleaved", "no ids", "no ids, one index", "name repeated", "no ids, no index", "one index", "empty id", "one id", "objects"],
+    ids=["split", "interleaved", "no ids", "no ids, one index", "name repeated", "no ids, no index", "one index", "empty id", "one id", "id and name repeated, no index", "one id, no index", "objects"],
 )  # fmt: skip
 async def test_fragments_of_calls_find_together(deltas: list[Any], ids: list[str] | None) -> None:
     """M13: by index, by id, or by what they say; missing ids are made, and answers go to their calls."""

@@ -278,8 +278,14 @@ class ChatReply:
 
     def _call_of(self, index: int | str | None, given: str | None, named: bool, arguments: Json) -> _Call:
         call = self._by_index.get(index) if index is not None else None
-        if index is None and self._calls and not named and (given is None or self._calls[-1].id in (None, given)):
-            call = self._calls[-1]
+        if index is None and self._calls:
+            last = self._calls[-1]
+            if not named:
+                goes_on = given is None or last.id in (None, given)
+            else:
+                # Some servers repeat id and name with every fragment; and some give all calls the same.
+                goes_on = given is not None and given == last.id and not (arguments and _is_whole(last))
+            call = last if goes_on else None
         if call is not None and named:
             # Another id, and a name with it: another call, though the index is the same. Without ids, arguments after whole ones tell.
             other = call.id not in (None, given) if given is not None else bool(arguments) and _is_whole(call)
@@ -297,7 +303,12 @@ class ChatReply:
 
 def _is_whole(call: _Call) -> bool:
     """Whether all of a call's arguments have come."""
-    return call.arguments is not None or isinstance(wire_json.decode_or_none("".join(call.fragments).encode()), dict)
+    if call.arguments is not None:
+        return True
+    # Looked at first: a server that repeats the name with every fragment has this asked with every fragment.
+    if not call.fragments or not call.fragments[-1].rstrip().endswith("}"):
+        return False
+    return isinstance(wire_json.decode_or_none("".join(call.fragments).encode()), dict)
 
 
 def merged(before: Json, after: Json) -> Json:
