@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -273,6 +274,23 @@ async def test_headers_cannot_smuggle() -> None:
         with pytest.raises(BadRequest, match="cannot be sent"):
             await fetch(Endpoint(url, provider="test", headers={"x": "a\r\nevil: 1"}))
         assert counts in ([], [0])
+
+
+@pytest.mark.parametrize(("name", "value"), [("x-title", "Köln"), ("x-títle", "a"), ("x-title", "日本")])
+def test_headers_that_http_cannot_carry_are_named(name: str, value: str) -> None:
+    """M3: where they are given, without the value; it was the proxy that was named, with the first request."""
+    with pytest.raises(ConfigError, match="not ASCII") as caught:
+        Endpoint("http://host.example", provider="test", headers={name: value})
+    assert name in str(caught.value)
+    assert "Köln" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", [".example.com", "a" * 64 + ".example", "a..b", "xn--a.example"])
+@pytest.mark.parametrize("transport", [None, httpx.AsyncHTTPTransport], ids=["ours", "that of httpx"])
+async def test_a_host_that_cannot_be_one_is_named_with_the_remedy(host: str, transport: Any) -> None:
+    """M1: as any other address that nothing can be sent to; it was a failure of the client, by the name of an exception."""
+    with pytest.raises(BadRequest, match="check base_url"):
+        await fetch(Endpoint(f"http://{host}", provider="test", transport=transport and transport()))
 
 
 async def test_a_transport_of_ones_own() -> None:

@@ -365,6 +365,10 @@ def _checked_headers(given: object) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             # Without the value: it may be a key.
             raise ConfigError(f"headers= has {name!r}; write a mapping of texts, headers={{'name': 'value'}}")
+        if not (name + value).isascii():
+            raise ConfigError(
+                f"headers= has {name!r} with a character that is not ASCII, which HTTP does not carry; leave it out, or write it as urllib.parse.quote() does"
+            )
     return headers
 
 
@@ -459,7 +463,8 @@ def network_fault(exc: Exception, provider: str, credential: Credential | None) 
 
     detail = clean_message(exc, credential)
     said = f"{type(exc).__name__}: {detail}" if detail else type(exc).__name__
-    if isinstance(exc, httpx.UnsupportedProtocol | httpx.LocalProtocolError | httpx.InvalidURL):
+    # A host's name that cannot be encoded for the network is a `UnicodeError`.
+    if isinstance(exc, httpx.UnsupportedProtocol | httpx.LocalProtocolError | httpx.InvalidURL | UnicodeError):
         return BadRequest(
             f"the request to {provider!r} cannot be sent ({said}); check base_url and headers", provider=provider
         )
