@@ -66,6 +66,8 @@ class SqliteLog:
         self._pending: list[tuple[int, str, str, bytes]] = []
         self.last = 0
         self.durable = 0
+        #: Nothing is ever written ahead of its sync.
+        self.is_ahead = False
         self.pending_bytes = 0
 
     @property
