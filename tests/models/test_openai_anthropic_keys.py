@@ -220,7 +220,8 @@ async def test_not_if_it_is_a_password_of_the_address(caplog: pytest.LogCaptureF
     sent = base64.b64encode(f"me:{password}".encode()).decode()
     async with serve_openai([[Status(403, f"not for {password} or {sent}")]]) as server:
         address = server.url.replace("//", f"//me:{quote(password, safe='')}@")
-        error = await fail_with(OpenAICompatible("m", base_url=address + "/v1"))
+        async with OpenAICompatible("m", base_url=address + "/v1") as model:
+            error = await fail_with(model)
         assert "not for [key] or [key]" in error.message
         assert server.requests[0].headers["authorization"] == f"Basic {sent}"
     assert "HTTP Request: POST" in caplog.text
