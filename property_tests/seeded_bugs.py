@@ -1265,7 +1265,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "any-snapshot-is-right",
         "verify() does not compare what a snapshot has with what the records give (I12)",
-        "replay/journal.py",
+        "replay/pictured.py",
         "        if pictured != state:\n",
         "        if not pictured:\n",
         ("tests/replay/test_open_journal.py",),

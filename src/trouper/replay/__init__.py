@@ -15,12 +15,12 @@ from trouper.replay.journal import (
     Journal,
     ReplayGap,
     ReplayRefused,
-    SnapshotDiffers,
     Step,
     Verdict,
     open_journal,
 )
 from trouper.replay.page import Page
+from trouper.replay.pictured import SnapshotDiffers
 
 __all__ = [
     "Difference",
