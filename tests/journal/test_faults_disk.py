@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -508,6 +509,38 @@ def test_a_process_that_was_forked_from_the_owner_keeps_nobody_out(tmp_path: Pat
         owner.kill()
         owner.wait()
         open_log(root).close()
+
+
+FORKED = """
+import os, sys
+from trouper.journal import Entry, JournalFailed, open_log
+log = open_log(sys.argv[1], level="write")
+
+def append(n):
+    log.append(Entry("a", f"e{n}", b'{"session":"a","id":"e%d"' % n, b"{}"))
+
+append(0)
+child = os.fork()
+if not child:
+    try:
+        append(1)
+    except JournalFailed as refusal:
+        print(refusal, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+append(2)
+log.close()
+"""
+
+
+def test_a_process_that_was_forked_from_the_owner_writes_nothing(tmp_path: Path) -> None:
+    """I34: the two would write over each other, into one file."""
+    root = str(tmp_path / "state")
+    ran = subprocess.run([sys.executable, "-c", FORKED, root], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "belongs to the process that this one was forked from" in ran.stdout
+    with closing(open_log(root)) as log:
+        assert ids_of(log) == ["e0", "e2"]
 
 
 def test_a_deleted_lock_file_lets_a_second_writer_in_and_stops_the_first() -> None:

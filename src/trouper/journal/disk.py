@@ -19,6 +19,7 @@ import fcntl
 import os
 import stat
 import sys
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 FILE_MODE = 0o600
@@ -270,10 +271,10 @@ class OsLock:
     """A flock on a lock file and on its directory. The file stays: deleting it would let two holders lock two inodes of one name.
 
     A process that was forked from the holder shares its locks until it has closed its copies. It does so at once, and the holder unlocks at its end: else a pool of workers
-    that outlives the holder would keep everybody out.
+    that outlives the holder would keep everybody out. What it has of the holder's it must not write to from then on: `on_lost` is called there.
     """
 
-    __slots__ = ("_before", "_directory", "_directory_times", "_fd", "_times")
+    __slots__ = ("_before", "_directory", "_directory_times", "_fd", "_times", "on_lost")
 
     def __init__(
         self, fd: int, directory: int, before: bytes, times: tuple[int, int], directory_times: tuple[int, int]
@@ -284,6 +285,7 @@ class OsLock:
         self._before = before
         self._times = times
         self._directory_times = directory_times
+        self.on_lost: Callable[[], None] | None = None
         _held.add(self)
 
     def withdraw(self) -> None:
@@ -317,6 +319,8 @@ _held: set[OsLock] = set()
 def _let_go_of_all() -> None:
     for lock in tuple(_held):
         lock._let_go()
+        if lock.on_lost is not None:
+            lock.on_lost()
 
 
 os.register_at_fork(after_in_child=_let_go_of_all)

@@ -175,6 +175,8 @@ class Log:
         self._redact = redact
         self._live = live
         self._lock = lock
+        if lock is not None and hasattr(lock, "on_lost"):
+            lock.on_lost = self._forked
         self._mutex = threading.Lock()  # Held by `commit`, snapshots and close, which may come from different threads.
         # Two generations: to forget the oldest of one dictionary, one by one, is slow.
         self._recent = recent
@@ -650,6 +652,13 @@ class Log:
         blob.put(self._lasting)
         # Only now: until then nobody else may open a file of this name.
         del self._blobs[digest]
+
+    def _forked(self) -> None:
+        """In a child of the process that writes this journal: two who write it would damage it (I34)."""
+        self.refusal = JournalFailed(
+            f"the journal {self.root!r} belongs to the process that this one was forked from; start other processes before it is opened, or open another one here",
+            root=self.root,
+        )
 
     def _fail(self, error: BaseException) -> JournalFailed:
         if isinstance(self.refusal, JournalFailed):
