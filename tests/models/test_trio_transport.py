@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trouper._errors import ConfigError
-from trouper.models._errors import BadRequest, ModelFault, NetworkFault
-from trouper.models.http import Endpoint
+from trouper.models._errors import AuthFailed, BadRequest, ModelError, ModelFault, NetworkFault
+from trouper.models.http import Endpoint, fault_of_status
 from trouper.models.trio_transport import GULP_S, QUICK_READS, Chunked
 
 Talk = Callable[[trio.SocketStream], Awaitable[None]]
@@ -349,6 +349,45 @@ async def test_whoever_waits_for_a_proxy_to_connect_is_not_connected() -> None:
         await endpoint.aclose()
         nursery.cancel_scope.cancel()
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "retryable", "told"),
+    [
+        ("407 Proxy Authentication Required", AuthFailed, False, "a name and a password"),
+        ("403 Forbidden", NetworkFault, False, "check what it allows"),
+        ("429 Too Many Requests", NetworkFault, True, "check what it allows"),
+        ("502 Bad Gateway", NetworkFault, True, "check what it allows"),
+    ],
+)
+async def test_a_proxy_that_does_not_let_through_is_blamed_itself(
+    answer: str, kind: type[ModelError], retryable: bool, told: str
+) -> None:
+    """L11, M3: it was the network and base_url that were to be checked, and what a proxy refuses was asked for again and again."""
+
+    async def refusing(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(f"HTTP/1.1 {answer}\r\ncontent-length: 0\r\n\r\n".encode())
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, refusing, listeners)
+        proxy = f"http://me:hidden@127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        endpoint = Endpoint("https://api.example", provider="test", proxy=proxy)
+        with pytest.raises(kind, match=told) as caught:
+            await fetch(endpoint)
+        await endpoint.aclose()
+        nursery.cancel_scope.cancel()
+    assert "the proxy on the way to 'test'" in str(caught.value) and "hidden" not in str(caught.value)
+    assert caught.value.retryable is retryable
+
+
+def test_a_proxy_on_the_way_to_plain_http_wants_its_own_password() -> None:
+    """M3: the provider's key, or the request, were to be changed."""
+    fault = fault_of_status(407, "who are you", provider="test")
+    assert isinstance(fault, AuthFailed) and fault.status == 407 and not fault.retryable
+    assert "proxy=" in str(fault) and "who are you" in str(fault)
 
 
 def test_proxies_of_the_environment_are_not_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -476,13 +476,35 @@ def network_fault(exc: Exception, provider: str, credential: Credential | None) 
             provider=provider,
             retryable=False,
         )
-    if isinstance(exc, httpx.ConnectError | httpx.ProxyError):
+    if isinstance(exc, httpx.ProxyError):
+        # Asked for a connection, it says why it makes none as "407 Proxy Authentication Required".
+        said_status = re.match(r"[1-5]\d\d\b", detail)
+        return _fault_of_proxy(int(said_status[0]) if said_status else None, said, provider)
+    if isinstance(exc, httpx.ConnectError):
         return NetworkFault(
             f"cannot connect to {provider!r} ({said}); check the network and base_url", provider=provider
         )
     if isinstance(exc, httpx.HTTPError | httpx.StreamError | OSError):
         return NetworkFault(f"the connection to {provider!r} broke ({said}); try again", provider=provider)
     return ModelFault(f"{type(exc).__name__}", provider=provider)
+
+
+def _fault_of_proxy(status: int | None, said: str, provider: str) -> ModelError:
+    """The fault of a proxy that did not let us through: nothing is wrong with the key or the request, and the provider has not seen them."""
+    blamed = f"the proxy on the way to {provider!r} makes no connection ({said})"
+    if status == 407:
+        return AuthFailed(
+            f"{blamed}; give it a name and a password, as in http://name:password@host:port, in proxy=, or in HTTPS_PROXY and its kin",
+            status=status,
+            provider=provider,
+        )
+    # What it refuses, it refuses again; what it fails at may be over soon.
+    is_refused = status is not None and 400 <= status < 500 and status not in (408, 425, 429)
+    return NetworkFault(
+        f"{blamed}; check what it allows, and proxy=, or HTTPS_PROXY and its kin",
+        provider=provider,
+        retryable=False if is_refused else None,
+    )
 
 
 def fault_of_status(
@@ -503,6 +525,9 @@ def fault_of_status(
             return AuthFailed(f"{said}; check the key and what it may use", **facts)
         case 402:
             return QuotaExceeded(f"{said}; check plan and billing", **facts)
+        case 407:
+            # Only a proxy answers so (RFC 9110, 15.5.8).
+            return _fault_of_proxy(status, f"407: {message}" if message else "407", provider)
         case 413:
             return ContextOverflow(f"{said}; send less", **facts)
         case 429:
