@@ -19,7 +19,7 @@ from trouper.models._errors import (
     ServerFault,
 )
 from trouper.models.gemini_errors import fault_of_reply
-from trouper.models.http import retry_after_s
+from trouper.models.http_faults import retry_after_s
 
 
 def fault(code: int, message: str = "", status: str = "", details: Any = (), **headers: str) -> ModelError:

@@ -24,7 +24,7 @@ from trouper.models._errors import AuthFailed, ModelError, ModelFault
 from trouper.models.chunks import CallEnd, CallStart, Done, TextChunk
 from trouper.models.gemini import Gemini
 from trouper.models.gemini_vertex import Vertex
-from trouper.models.http import Credential, Key
+from trouper.models.keys import Credential, Key
 from trouper.models.protocol import ModelRequest
 from trouper.testing.server import Drop, Item, RawBytes, Status, serve_gemini
 

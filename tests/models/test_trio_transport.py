@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from trouper._errors import ConfigError
 from trouper.models._errors import AuthFailed, BadRequest, ModelError, ModelFault, NetworkFault
-from trouper.models.http import Endpoint, fault_of_status
+from trouper.models.http import Endpoint
+from trouper.models.http_faults import fault_of_status
 from trouper.models.trio_transport import GULP_S, QUICK_READS, Chunked
 
 Talk = Callable[[trio.SocketStream], Awaitable[None]]

@@ -24,8 +24,9 @@ from trouper.models.anthropic_reply import MessagesReply
 from trouper.models.anthropic_request import BINDING_BETA, CacheLife, MessagesRequestBuilder, ThinkingForm
 from trouper.models.chunk_stream import ChunkStream
 from trouper.models.hosts import Address, address_of, is_local
-from trouper.models.http import CONNECT_TIMEOUT_S, Key, KeySource, key_from_environment
+from trouper.models.http import CONNECT_TIMEOUT_S
 from trouper.models.http_model import HttpModel, window_in
+from trouper.models.keys import Key, KeySource, key_from_environment
 from trouper.models.protocol import ModelRequest
 from trouper.models.sse import EVENT_BYTES_MAX
 

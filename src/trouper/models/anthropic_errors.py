@@ -17,7 +17,8 @@ from trouper.models._errors import (
     QuotaExceeded,
     RateLimited,
 )
-from trouper.models.http import Credential, clean_message, retry_after_s
+from trouper.models.http_faults import clean_message, retry_after_s
+from trouper.models.keys import Credential
 from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry
 
 PROVIDER = "anthropic"

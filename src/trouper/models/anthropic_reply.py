@@ -24,7 +24,8 @@ from trouper.models.chunks import (
     TextChunk,
     ThinkingChunk,
 )
-from trouper.models.http import Credential, clean_message
+from trouper.models.http_faults import clean_message
+from trouper.models.keys import Credential
 from trouper.models.openai_reply import merged
 from trouper.models.refusals import fault_of_event
 from trouper.models.sse import ServerEvent

@@ -26,8 +26,9 @@ from trouper.models.gemini_errors import PROVIDER, fault_of_error, fault_of_repl
 from trouper.models.gemini_reply import Reply
 from trouper.models.gemini_request import RequestBuilder, SchemaForm, model_path
 from trouper.models.gemini_vertex import Vertex
-from trouper.models.http import CONNECT_TIMEOUT_S, Credential, Key, KeySource, key_from_environment
+from trouper.models.http import CONNECT_TIMEOUT_S
 from trouper.models.http_model import HttpModel, window_in
+from trouper.models.keys import Credential, Key, KeySource, key_from_environment
 from trouper.models.protocol import ModelRequest
 from trouper.models.sse import EVENT_BYTES_MAX
 

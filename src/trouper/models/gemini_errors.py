@@ -18,7 +18,8 @@ from trouper.models._errors import (
     RateLimited,
     ServerFault,
 )
-from trouper.models.http import Credential, clean_message, fault_of_status, retry_after_s
+from trouper.models.http_faults import clean_message, fault_of_status, retry_after_s
+from trouper.models.keys import Credential
 from trouper.models.refusals import fault_of_unknown_body
 
 PROVIDER = "gemini"

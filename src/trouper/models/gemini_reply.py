@@ -24,7 +24,8 @@ from trouper.models.chunks import (
     ThinkingChunk,
 )
 from trouper.models.gemini_errors import PROVIDER, fault_of_error
-from trouper.models.http import Credential, clean_message
+from trouper.models.http_faults import clean_message
+from trouper.models.keys import Credential
 from trouper.models.refusals import fault_of_event
 from trouper.models.sse import ServerEvent
 from trouper.models.usage_so_far import UsageSoFar, count

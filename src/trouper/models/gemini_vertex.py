@@ -10,7 +10,7 @@ from attrs import define, field
 from trouper._errors import ConfigError
 from trouper.models._errors import AuthFailed
 from trouper.models.gemini_errors import PROVIDER
-from trouper.models.http import Credential
+from trouper.models.keys import Credential
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _REGIONS_OF_MANY = ("us", "eu")

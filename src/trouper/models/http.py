@@ -1,4 +1,4 @@
-"""What the providers' clients share: a key that never shows, a pool of HTTP/1.1 connections, and faults by name (M1-M3).
+"""What the providers' clients share: a pool of HTTP/1.1 connections, and streams over them (M1-M3). Keys are in `keys`, what goes wrong in `http_faults`.
 
     endpoint = Endpoint("https://api.example.com", provider="example")
     async with endpoint.open("/v1/stream", body, credential) as stream:
@@ -11,148 +11,41 @@ goes to the host it was meant for and to no other. httpx is imported with the fi
 
 from __future__ import annotations
 
-import base64
 import functools
-import os
 import re
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from inspect import isawaitable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import trio
-from attrs import define, field, frozen
+from attrs import define
 
 from trouper._errors import ConfigError
-from trouper.models._errors import (
-    AuthFailed,
-    BadRequest,
-    ContextOverflow,
-    ModelError,
-    ModelFault,
-    NetworkFault,
-    QuotaExceeded,
-    RateLimited,
-    ServerFault,
-)
-from trouper.models.hosts import checked_url, host_in, passwords_in, with_userinfo_apart, without_userinfo
+from trouper.models._errors import ModelError, ModelFault, NetworkFault
+from trouper.models.hosts import checked_url, passwords_in, with_userinfo_apart, without_userinfo
+from trouper.models.http_faults import clean_message, network_fault
+from trouper.models.keys import Credential
 
 if TYPE_CHECKING:
     import httpx
-
-#: A key itself, or a function that is asked for it before every request (it may be async).
-KeySource: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
 CONNECT_TIMEOUT_S = 10.0
 #: Closing a cancelled stream only closes a socket; this bounds a transport that thinks otherwise.
 CLOSE_GRACE_S = 5.0
 ERROR_BODY_BYTES_MAX = 256 * 1024
 ERROR_BODY_WAIT_S = 10.0
-MESSAGE_MAX = 1_000
-#: A longer wait than this is none that anybody keeps; as long as this it still says that trying sooner is in vain.
-_WAIT_MAX_S = 1e9
 KEEP_ALIVE_MAX = 64
 KEEP_ALIVE_S = 90.0
-#: Shorter text is not cut out of messages: it would take innocent words with it, and is no key.
-_SECRET_MIN = 6
 #: The names of headers in which keys are sent, to whatever gateway: authorization, api-key, x-goog-api-key, cf-aig-authorization, x-auth-token...
 #: By their last word: what an `x-auth-type` says is none, and cut out of a journal would take innocent words with it.
 _OF_KEYS = re.compile(r"(?:key|token|secret|password|credentials?|auth|authorization)\Z", re.I)
-_KEY_TEXT = re.compile(r"[\x21-\x7e]+\Z")
 #: The wall clock. Asked where a provider does not say what time it has; nothing but the wait before the next try comes of it.
 _now: Callable[[], float] = time.time
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-@frozen
-class Credential:
-    """One request's proof of who asks: a header, and the texts that must never show. Without a header: the client's own headers prove it."""
-
-    header: str = ""
-    value: str = field(default="", repr=False)
-    secrets: tuple[str, ...] = field(default=(), repr=False)
-
-    def redact(self, text: str) -> str:
-        """`text` without any form of the key."""
-        forms = {form for secret in self.secrets if len(secret) >= _SECRET_MIN for form in _forms(secret)}
-        # The longest first: a quoted form may contain the plain one, and one secret another.
-        for form in sorted(forms, key=len, reverse=True):
-            text = text.replace(form, "[key]")
-        return text
-
-
-def _forms(secret: str) -> tuple[str, ...]:
-    return secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode().rstrip("=")
-
-
-class Key:
-    """Where a provider's key comes from; asked once per request, shown never (M3)."""
-
-    __slots__ = ("_header", "_prefix", "_provider", "_source")
-
-    def __init__(self, source: KeySource, *, provider: str, header: str, prefix: str = "") -> None:
-        self._source = source
-        self._provider = provider
-        self._header = header
-        self._prefix = prefix
-        if not callable(source):
-            self._credential(source)
-
-    def __repr__(self) -> str:
-        return f"<Key of {self._provider}>"
-
-    def __reduce__(self) -> str:
-        raise TypeError("a key is not pickled; build the client anew where it is needed")
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """The key, if it is there without asking."""
-        return () if callable(self._source) else self._credential(self._source).secrets
-
-    async def ask(self) -> Credential:
-        if isinstance(self._source, str):
-            return self._credential(self._source)
-        answer: object = None
-        failed = ""
-        try:
-            answer = self._source()
-            if isawaitable(answer):
-                answer = await answer
-        except Exception as exc:
-            # The chain is left out on purpose: what a key store's exception says may be the key.
-            failed = type(exc).__name__
-        if failed:
-            raise AuthFailed(
-                f"the function that gives the key of {self._provider!r} raised {failed}; call it by hand to see why",
-                provider=self._provider,
-            )
-        try:
-            return self._credential(answer)
-        except ConfigError as wrong:
-            refusal = wrong.message
-        raise AuthFailed(f"{refusal}; it came from the function that was given as api_key=", provider=self._provider)
-
-    def _credential(self, key: object) -> Credential:
-        text = key.strip() if isinstance(key, str) else ""
-        if not _KEY_TEXT.match(text):
-            raise ConfigError(
-                f"the key of {self._provider!r} is {'empty' if isinstance(key, str) and not text else 'not plain ASCII text'}; "
-                "give the key as the provider's page shows it, without quotes or line breaks",
-                provider=self._provider,
-            )
-        return Credential(self._header, self._prefix + text, (text,))
-
-
-def key_from_environment(names: Sequence[str]) -> str | None:
-    """The first of these variables that is set and not empty."""
-    for name in names:
-        if value := os.environ.get(name, "").strip():
-            return value
-    return None
 
 
 @define(eq=False)
@@ -445,130 +338,3 @@ class ByteStream:
             with suppress(Exception):
                 await self._next()
             await self._pieces.aclose()
-
-
-def clean_message(text: object, credential: Credential | None) -> str:
-    """A provider's words as an error may show them: without the key, on one line, and short."""
-    shown = text if isinstance(text, str) else str(text)
-    if credential is not None:
-        shown = credential.redact(shown)
-    shown = "".join(char if char.isprintable() else " " for char in shown[: MESSAGE_MAX * 2])
-    shown = " ".join(shown.split())
-    return shown if len(shown) <= MESSAGE_MAX else shown[:MESSAGE_MAX] + "..."
-
-
-def network_fault(exc: Exception, provider: str, credential: Credential | None) -> ModelError:
-    """What an exception of httpx means. A plain `ModelFault` if it is none of the network's: then raise the exception itself."""
-    import httpx
-
-    detail = clean_message(exc, credential)
-    said = f"{type(exc).__name__}: {detail}" if detail else type(exc).__name__
-    # A host's name that cannot be encoded for the network is a `UnicodeError`.
-    if isinstance(exc, httpx.UnsupportedProtocol | httpx.LocalProtocolError | httpx.InvalidURL | UnicodeError):
-        return BadRequest(
-            f"the request to {provider!r} cannot be sent ({said}); check base_url and headers", provider=provider
-        )
-    if isinstance(exc, httpx.TimeoutException):
-        return NetworkFault(f"no connection to {provider!r} in time ({said}); check the network", provider=provider)
-    if isinstance(exc, httpx.ConnectError) and "CERTIFICATE_VERIFY" in detail.upper():
-        return NetworkFault(
-            f"the certificate of {provider!r} is not trusted ({said}); check base_url, clock and roots",
-            provider=provider,
-            retryable=False,
-        )
-    if isinstance(exc, httpx.ProxyError):
-        # Asked for a connection, it says why it makes none as "407 Proxy Authentication Required".
-        said_status = re.match(r"[1-5]\d\d\b", detail)
-        return _fault_of_proxy(int(said_status[0]) if said_status else None, said, provider)
-    if isinstance(exc, httpx.ConnectError):
-        return NetworkFault(
-            f"cannot connect to {provider!r} ({said}); check the network and base_url", provider=provider
-        )
-    if isinstance(exc, httpx.HTTPError | httpx.StreamError | OSError):
-        return NetworkFault(f"the connection to {provider!r} broke ({said}); try again", provider=provider)
-    return ModelFault(f"{type(exc).__name__}", provider=provider)
-
-
-def _fault_of_proxy(status: int | None, said: str, provider: str) -> ModelError:
-    """The fault of a proxy that did not let us through: nothing is wrong with the key or the request, and the provider has not seen them."""
-    blamed = f"the proxy on the way to {provider!r} makes no connection ({said})"
-    if status == 407:
-        return AuthFailed(
-            f"{blamed}; give it a name and a password, as in http://name:password@host:port, in proxy=, or in HTTPS_PROXY and its kin",
-            status=status,
-            provider=provider,
-        )
-    # What it refuses, it refuses again; what it fails at may be over soon.
-    is_refused = status is not None and 400 <= status < 500 and status not in (408, 425, 429)
-    return NetworkFault(
-        f"{blamed}; check what it allows, and proxy=, or HTTPS_PROXY and its kin",
-        provider=provider,
-        retryable=False if is_refused else None,
-    )
-
-
-def fault_of_status(
-    status: int, message: str, *, provider: str, retry_after_s: float | None = None, location: str | None = None
-) -> ModelError:
-    """The fault that a status code alone tells of; providers that say more look at their bodies first."""
-    facts: dict[str, Any] = {"status": status, "provider": provider, "retry_after_s": retry_after_s}
-    said = f"{provider} answered {status}: {message}" if message else f"{provider} answered {status}"
-    if 300 <= status < 400:
-        where = host_in(location or "")
-        return ModelFault(
-            f"{said} (a redirect{f' to {where!r}' if where else ''}, which is not followed, so as not to pass the key on); "
-            "set base_url to the final address",
-            **facts,
-        )
-    match status:
-        case 401 | 403:
-            return AuthFailed(f"{said}; check the key and what it may use", **facts)
-        case 402:
-            return QuotaExceeded(f"{said}; check plan and billing", **facts)
-        case 407:
-            # Only a proxy answers so (RFC 9110, 15.5.8).
-            return _fault_of_proxy(status, f"407: {message}" if message else "407", provider)
-        case 413:
-            return ContextOverflow(f"{said}; send less", **facts)
-        case 429:
-            return RateLimited(f"{said}; wait, or ask for a higher limit", **facts)
-        case 408 | 409 | 425:
-            return ServerFault(f"{said}; try again", **facts)
-        case _ if status >= 500:
-            return ServerFault(f"{said}; try again later", **facts)
-        case _ if status >= 400:
-            return BadRequest(f"{said}; change the request", **facts)
-        case _:
-            return ModelFault(f"{said}, which is no reply to this request; check base_url", **facts)
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The wait that a `Retry-After` asks for, in seconds or as a date, or that of the finer `retry-after-ms`."""
-    millis = _seconds(headers.get("retry-after-ms"))
-    if millis is not None:
-        return millis / 1000
-    said = headers.get("retry-after")
-    if said is None:
-        return None
-    if (seconds := _seconds(said)) is not None:
-        return seconds
-    try:
-        # Against the provider's own clock: ours may be wrong.
-        return max(0.0, _moment(said) - _moment(headers["date"]))
-    except (KeyError, ValueError, TypeError, OverflowError):
-        return None
-
-
-def _moment(date: str) -> float:
-    """The seconds of a date of HTTP, in any of its three forms. The oldest, `Wed Oct 21 07:28:10 2026`, names no zone, and means UTC as the others do."""
-    from datetime import UTC
-    from email.utils import parsedate_to_datetime
-
-    moment = parsedate_to_datetime(date)
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None or not re.match(r"\d+(\.\d+)?\Z", text.strip()):
-        return None
-    return min(float(text), _WAIT_MAX_S)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from attrs import evolve
 
-from trouper.models.http import Credential, Endpoint, Key
+from trouper.models.http import Endpoint
+from trouper.models.keys import Credential, Key
 from trouper.models.protocol import Confidant
 
 if TYPE_CHECKING:

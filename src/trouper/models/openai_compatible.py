@@ -19,8 +19,9 @@ from trouper._errors import ConfigError, MissingKey
 from trouper.core.messages import Json
 from trouper.models.chunk_stream import ChunkStream
 from trouper.models.hosts import Address, address_of, host_in, is_local
-from trouper.models.http import CONNECT_TIMEOUT_S, Key, KeySource, key_from_environment
+from trouper.models.http import CONNECT_TIMEOUT_S
 from trouper.models.http_model import HttpModel, window_in
+from trouper.models.keys import Key, KeySource, key_from_environment
 from trouper.models.openai_errors import fault_of_reply
 from trouper.models.openai_reply import ChatReply
 from trouper.models.openai_request import ChatRequestBuilder, Dialect, Reasoning

@@ -18,7 +18,8 @@ from trouper.models._errors import (
     RateLimited,
 )
 from trouper.models.attachments import answer_text
-from trouper.models.http import Credential, clean_message, retry_after_s
+from trouper.models.http_faults import clean_message, retry_after_s
+from trouper.models.keys import Credential
 from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry
 
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded"})

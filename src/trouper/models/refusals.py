@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trouper.models._errors import BadRequest, ModelError, ServerFault
-from trouper.models.http import Credential, clean_message, fault_of_status
+from trouper.models.http_faults import clean_message, fault_of_status
+from trouper.models.keys import Credential
 
 #: How much of a body in an unknown format is repeated in a message.
 _SHOWN_CHARS = 400
