@@ -22,7 +22,7 @@ from trouper.attached import Attachment, all_attached
 from trouper.block import Block
 from trouper.core.calls import CallPhase
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
-from trouper.core.events import CompactionEnded, HistoryMasked, TurnEnded
+from trouper.core.events import ApprovalGiven, CompactionEnded, HistoryMasked, TurnEnded
 from trouper.core.ids import CallId, TaskId
 from trouper.core.live import CaughtUp, LiveEvent
 from trouper.core.messages import Json, Message, Outcome, Usage
@@ -311,10 +311,12 @@ class Session(BackgroundSide):
         return tuple(call for call, _ in self._state.approvals)
 
     async def approve(self, call: str, *, always: bool = False, by: str = "") -> None:
-        """Allow one call, as it stands; with `always`, every later call of this tool in this session."""
+        """Allow one call, as it stands; with `always`, every later call of this tool in this session. One that does not wait for it is refused: `CommandRejected`."""
         checks.text(call, "the id of a call")
         checks.text(by, "by", checks.NAME_MAX)
-        await self._ask(Approve(CallId(call), self._now(), by, bool(always)))
+        answered = await self._ask(Approve(CallId(call), self._now(), by, bool(always)))
+        if not any(isinstance(event, ApprovalGiven) for event in answered.events):
+            raise CommandRejected(f"call {call!r} waits for an approval no longer: it has lapsed", call=call)
 
     async def deny(self, call: str, reason: str = "") -> None:
         """Refuse one call; the model reads the reason."""

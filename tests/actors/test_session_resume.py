@@ -10,9 +10,17 @@ import pytest
 import trio
 from session_watch import names, recorded, seen, wait_idle
 
-from trouper import Compaction, Limits, Rule, ToolContext, codec, open_runtime, tool
+from trouper import CommandRejected, Compaction, Limits, Rule, ToolContext, codec, open_runtime, tool
 from trouper.codec import Record
-from trouper.core.events import ApprovalRequested, CallEnded, CallStarted, ModelProgressed, RecoveryNoted, TurnEnded
+from trouper.core.events import (
+    ApprovalGiven,
+    ApprovalRequested,
+    CallEnded,
+    CallStarted,
+    ModelProgressed,
+    RecoveryNoted,
+    TurnEnded,
+)
 from trouper.core.history import problems
 from trouper.core.ids import TaskId
 from trouper.core.live import TextDelta
@@ -217,6 +225,32 @@ async def test_on_resume_an_approval_is_still_asked_for(autojump_clock, open_che
         await wait_idle(session)
         assert session.last.text == "Done." and runs == ["deployed"]
     assert len(recorded(journal, ApprovalRequested)) == 1
+
+
+async def test_on_resume_a_call_whose_approval_has_lapsed_cannot_be_approved_any_more(
+    autojump_clock, open_checked, journal
+):
+    """J12, T4: also by whoever comes before the timer of the new process."""
+
+    @tool(policy="requires_approval")
+    async def deploy() -> str:
+        """Deploys."""
+        runs.append("deployed")
+        return "done"
+
+    limits = Limits(on_restart="resume", approval_s=60.0)
+    disk = await killed_at(open_checked, 5, Scripted([reply(call("deploy"))]), tools=[deploy], limits=limits)
+    await trio.sleep(60)
+    model = Scripted([reply("A pity.")])
+    async with process(open_checked, disk, model, tools=[deploy], limits=limits) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(CommandRejected, match="lapsed"):
+            await session.approve("call_1_1_0", always=True)
+        await wait_idle(session)
+        assert session.last.text == "A pity." and session.state.always == ()
+    (answer,) = model.requests[0].messages[-1].answers
+    assert answer.outcome is Outcome.DENIED and answer.content == "Permission was denied. Nobody answered in time."
+    assert not runs and not recorded(journal, ApprovalGiven)
 
 
 async def test_a_tool_that_is_gone_after_the_restart_is_told_to_the_model(autojump_clock, open_checked):

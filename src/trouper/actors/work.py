@@ -35,6 +35,7 @@ from trouper.core.commands import (
     Spill,
     SpillCalls,
 )
+from trouper.core.decisions import UNAPPROVED
 from trouper.core.ids import CallId, SessionId, TaskId
 from trouper.core.messages import Json, Outcome
 from trouper.core.notification import DeliverBatch
@@ -252,7 +253,7 @@ class Worker:
                 return NoteBudget(WALL_TIME, WARN_SHARE * wall_s, wall_s, turn)
             case AwaitApproval(call_id, expires_at):
                 await trio.sleep(max(0.0, expires_at - self._host.now()))
-                return Deny(call_id, self._host.now(), "Nobody answered in time.")
+                return Deny(call_id, self._host.now(), UNAPPROVED)
             case AwaitAnswer(call_id, expires_at):
                 await trio.sleep(max(0.0, expires_at - self._host.now()))
                 return LapseCall(call_id, self._host.now())

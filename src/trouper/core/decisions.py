@@ -52,6 +52,7 @@ from trouper.core.events import (
     SessionConfigured,
     SessionOpened,
 )
+from trouper.core.ids import CallId
 from trouper.core.messages import Outcome
 from trouper.core.notification import (
     DeliverNotifications,
@@ -77,6 +78,7 @@ TURN_ENDED = CutShort(
     "The turn ended before the call was started; it did nothing.",
 )
 DENIED = "Permission was denied."
+UNAPPROVED = "Nobody answered in time."
 UNANSWERED = "The application was to carry out this call, and has not said in time that it did."
 
 
@@ -149,8 +151,11 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             steps.take_summary(decision, command)
         case Approve(call, at, by, always):
             steps.require_phase(state, call, ASKING, "is not waiting for an approval")
-            decision.emit(ApprovalGiven(call, by, always))
-            steps.hold_if_approved(decision, call, at)
+            if _has_lapsed(state, call, at):
+                decision.emit(CallEnded(call, Outcome.DENIED, f"{DENIED} {UNAPPROVED}"))
+            else:
+                decision.emit(ApprovalGiven(call, by, always))
+                steps.hold_if_approved(decision, call, at)
             steps.go_on_with_calls(decision, at)
         case Deny(call, at, reason):
             if steps.find_call(state, call, ASKING) is not None:
@@ -231,6 +236,11 @@ def _after_close(decision: Decision, command: TurnCommand) -> None:
     if isinstance(command, OpenSession | Submit | Compact | Configure | Approve):
         session = decision.state.session
         raise CommandRejected(f"session {session!r} is closed; open another one", session=session)
+
+
+def _has_lapsed(state: State, call: CallId, at: float) -> bool:
+    """Whether an approval comes too late. The timer may not have told: it begins anew with each process, and stands still while the machine sleeps."""
+    return any(id == call and at >= expires_at for id, expires_at in state.approvals)
 
 
 # --- input and turns ---
