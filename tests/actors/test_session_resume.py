@@ -31,6 +31,7 @@ from trouper.journal import Entry, open_log, repair
 from trouper.models import Scripted, call, reply, stall
 from trouper.roster import SessionDamaged
 from trouper.testing import CrashDisk, Fate
+from trouper.tools.hooks import AfterTool, Hooks
 
 RESUME = Limits(on_restart="resume")
 runs: list[str] = []
@@ -251,6 +252,26 @@ async def test_on_resume_a_call_whose_approval_has_lapsed_cannot_be_approved_any
     (answer,) = model.requests[0].messages[-1].answers
     assert answer.outcome is Outcome.DENIED and answer.content == "Permission was denied. Nobody answered in time."
     assert not runs and not recorded(journal, ApprovalGiven)
+
+
+@pytest.mark.parametrize("on_restart", ["resume", "end"])
+async def test_hooks_hear_of_the_calls_that_another_process_left_open(autojump_clock, open_checked, on_restart):
+    """T5, J12: what became of a call is told, whichever process asked for it."""
+    limits = Limits(on_restart=on_restart)
+    model = Scripted([reply(call("save", n=1), call("pay", n=1), call("pay", n=2))])
+    disk = await killed_at(open_checked, 5, model, tools=[save, pay], limits=limits)
+    told: list[AfterTool] = []
+    hooks = [Hooks(after_tool=told.append)]
+    model = Scripted([reply("I see.")])
+    async with process(open_checked, disk, model, tools=[save, pay], limits=limits, hooks=hooks) as runtime:
+        await wait_idle(await runtime.session("s"))
+    saved, second = ("ok", "ok") if on_restart == "resume" else ("unknown", "cancelled")
+    outcomes = {(about.tool, about.arguments["n"], about.call_id): about.outcome for about in told}
+    assert len(told) == 3 and outcomes == {
+        ("save", 1, "call_1_1_0"): saved,
+        ("pay", 1, "call_1_1_1"): "unknown",
+        ("pay", 2, "call_1_1_2"): second,
+    }
 
 
 async def test_a_tool_that_is_gone_after_the_restart_is_told_to_the_model(autojump_clock, open_checked):

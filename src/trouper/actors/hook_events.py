@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trouper import codec
+from trouper.core.calls import ENDED
 from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnded
 from trouper.core.ids import CallId
 from trouper.core.messages import ToolCall
@@ -15,9 +16,10 @@ from trouper.tools.hooks import AfterTool, AfterTurn, SessionEnded
 class HookEvents:
     __slots__ = ("_asked",)
 
-    def __init__(self) -> None:
-        #: Calls whose outcome hooks still wait for.
-        self._asked: dict[CallId, ToolCall] = {}
+    def __init__(self, state: State) -> None:
+        calls = state.turn.calls if state.turn is not None else ()
+        #: Calls whose outcome hooks still wait for; also those that another process has left open.
+        self._asked: dict[CallId, ToolCall] = {call.id: call.request for call in calls if call.phase is not ENDED}
 
     def of(self, record: codec.Record, after: State) -> Iterator[AfterTurn | AfterTool | SessionEnded]:
         session = record.session

@@ -135,7 +135,7 @@ class SessionActor:
     #: Where hooks look on, if there are any.
     _telling: trio.Nursery | None = None
     _running: dict[WorkKey, Running] = field(factory=dict)
-    _hook_events: HookEvents = field(factory=HookEvents)
+    _hook_events: HookEvents = field(init=False)
     watches: Watches = field(factory=Watches)
     _owner: Owner | None = None
     _worker: Worker = field(init=False)
@@ -180,6 +180,7 @@ class SessionActor:
         self._worker = Worker(self)
         self.state, self.next_seq = await self.ground.load(self.session)
         self._ahead = self.in_flight = None  # Whatever was on its way has been read.
+        self._hook_events = HookEvents(self.state)
         # One for each start: what an actor that crashed had running is gone, although the process is not.
         self._owner = self.ground.new_owner()
         self.ground.permits.hold(self.session, self.state.tasks.active)
