@@ -49,6 +49,11 @@ sys.exit(abs(os.waitstatus_to_exitcode(status)))
 IN_SHELL = [sys.executable, "-c", SHELL, *COMMAND]
 
 
+def _rest(text: str, behind: str) -> str:
+    place = text.rfind(behind) if behind else 0
+    return "" if place < 0 else text[place + len(behind) :]
+
+
 class AtTerminal:
     """A command on a terminal of its own."""
 
@@ -98,13 +103,13 @@ class AtTerminal:
         ]
         return "\n".join([*scrolled, *(line.rstrip() for line in self._screen.display)])
 
-    def wait_for(self, wanted: str) -> str:
-        """Until the text is on the screen; the screen then."""
+    def wait_for(self, wanted: str, *, behind: str = "") -> str:
+        """Until the text is on the screen, behind the last place where `behind` stands; the screen then."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             shown = self.text()
             # Where a line is broken depends on the length of ids in it.
-            if wanted in shown or wanted in " ".join(shown.split()):
+            if any(wanted in _rest(text, behind) for text in (shown, " ".join(shown.split()))):
                 return shown
             if not self._read(deadline):
                 raise AssertionError(f"{wanted!r} never came; the screen:\n{self.text()}")
