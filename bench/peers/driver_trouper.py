@@ -5,8 +5,8 @@ The journal is always on: level "write" where the rivals keep their sessions in 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,31 @@ class ScriptedTalk:
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         self._stage.asked(len(request.messages))
-        return aclosing(self._reply(_next_move(request)))
+        return Reply(_next_move(request), self._stage)
 
-    async def _reply(self, move: Move) -> AsyncGenerator[Chunk, None]:
-        for chunk in _chunks(move):
-            if type(chunk) is Done and isinstance(move, Say) and move.hang:
-                await self._stage.hang()
-            yield chunk
+
+class Reply:
+    """The chunks of one reply. By hand, as in the clients of Trouper itself: a generator would have to be closed."""
+
+    def __init__(self, move: Move, stage: Stage) -> None:
+        self._chunks = iter(_chunks(move))
+        self._hang = stage.hang if isinstance(move, Say) and move.hang else None
+
+    async def __aenter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        for chunk in self._chunks:
+            if self._hang is not None and type(chunk) is Done:
+                await self._hang()
+            return chunk
+        raise StopAsyncIteration
 
 
 class TrouperPeer:

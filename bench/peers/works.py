@@ -216,9 +216,14 @@ async def text_after_100(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 
 
 async def tool_step(peer: Peer, quick: bool) -> list[dict[str, Any]]:
+    return [_result("tool_step", await _steps(peer, quick), "ms")]
+
+
+async def _steps(peer: Peer, quick: bool) -> list[float]:
+    """Milliseconds a step, per batch."""
     # Enough turns that a batch lasts: right after a full collection the first of them costs half as much again.
     seconds = await _fresh_sessions(peer, "steps", 1 if quick else 20, quick)
-    return [_result("tool_step", _ms([turn / STEPS for turn in seconds]), "ms")]
+    return _ms([turn / STEPS for turn in seconds])
 
 
 async def parallel_tools(peer: Peer, quick: bool) -> list[dict[str, Any]]:
@@ -248,16 +253,11 @@ async def sessions_at_once(peer: Peer, quick: bool) -> list[dict[str, Any]]:
 
 
 async def durable_tool_step(peer: Peer, quick: bool) -> list[dict[str, Any]]:
-    return [await _durable_step(peer, quick, "durable_tool_step")]
+    return [_result("durable_tool_step", await _steps(peer, quick), "ms", way=peer.durable_way)]
 
 
 async def durable_effect_step(peer: Peer, quick: bool) -> list[dict[str, Any]]:
-    return [await _durable_step(peer, quick, "durable_effect_step")]
-
-
-async def _durable_step(peer: Peer, quick: bool, work: str) -> dict[str, Any]:
-    seconds = await _fresh_sessions(peer, "steps", 1 if quick else 5, quick)
-    return _result(work, _ms([turn / STEPS for turn in seconds]), "ms", way=peer.durable_way)
+    return [_result("durable_effect_step", await _steps(peer, quick), "ms", way=peer.durable_way)]
 
 
 async def _interrupt(peer: Peer, work: str, plan: str, quick: bool) -> dict[str, Any]:
