@@ -138,6 +138,7 @@ class Session(BackgroundSide):
 
     async def _ask_hooks(self, text: str) -> None:
         """Whatever way a user's words come in, the hooks that guard turns are asked first (T5)."""
+        await self._actor.hooks_begun()
         for hook in self._actor.outfit.hooks:
             verdict = await hook.ask_before_turn(self.id, text)
             if verdict.denied is not None:

@@ -18,7 +18,7 @@ from trouper import CommandRejected, Hooks, Limits, tool
 from trouper.actors.exits import RestartLimit
 from trouper.actors.tool_call import INTERNAL
 from trouper.actors.triggers import Every, Fired
-from trouper.core.events import CallEnded, TurnEnded
+from trouper.core.events import ApprovalRequested, CallEnded, TurnEnded
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
 from trouper.foreign import from_outside
@@ -289,6 +289,37 @@ async def test_hooks_hear_of_a_session_before_they_are_asked_about_its_turns(aut
                 nursery.start_soon(ask, f"s{number}")
     for number in range(100):
         assert [kind for name, kind in told if name == f"s{number}"] == ["SessionStarted", "BeforeTurn"]
+
+
+async def test_hooks_are_told_of_things_in_the_order_in_which_they_happened(autojump_clock, open_checked):
+    """T5: the end of a session came before that of its turn, and that before those of its calls; and the next turn before the end of the last. Twenty sessions, since
+    the scheduler may happen to run the right one first."""
+    told: list[str] = []
+
+    def note(event: Any) -> None:
+        told.append(type(event).__name__)
+
+    every = Hooks(note, note, note, note, note, note)
+    waiting = _harmless().with_(policy="requires_approval")
+    for _ in range(20):
+        told.clear()
+        script = [reply(call("t")), reply("Fine."), reply(call("t"), call("t"))]
+        async with open_checked(Scripted(script), tools=[waiting], hooks=[every]) as runtime:
+            session = await runtime.session("s")
+            async with session.turn("go") as turn:
+                async for event in turn:
+                    if isinstance(event, ApprovalRequested):
+                        await session.approve(event.call)
+            async with session.turn("and on") as turn:
+                async for event in turn:
+                    if isinstance(event, ApprovalRequested) and event.call == "call_2_1_1":
+                        await session.close()
+        assert told == [
+            "SessionStarted",
+            *("BeforeTurn", "BeforeTool", "AfterTool", "AfterTurn"),
+            *("BeforeTurn", "BeforeTool", "BeforeTool", "AfterTool", "AfterTool", "AfterTurn"),
+            "SessionEnded",
+        ]
 
 
 async def test_a_hook_that_never_ends_keeps_its_session_for_no_longer_than_the_grace(autojump_clock, open_checked):

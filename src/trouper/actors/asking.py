@@ -126,6 +126,8 @@ class Asking:
         if draft.usage.total is None and self._host.state.spent.steps == 1:
             self._tell_unreported(outfit)
         calls = draft.open_calls
+        if calls:
+            await self._host.hooks_begun()
         last = calls[-1] if calls and done.stop_reason == "max_tokens" else None
         for index, call in enumerate(calls):
             # Only hooks want to know it; what they see before a call is of the same name afterwards.

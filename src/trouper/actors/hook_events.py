@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import trio
 
 from trouper import codec
 from trouper.core.calls import ENDED
@@ -10,7 +13,9 @@ from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnde
 from trouper.core.ids import CallId
 from trouper.core.messages import ToolCall
 from trouper.core.session import State
-from trouper.tools.hooks import AfterTool, AfterTurn, SessionEnded
+from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
+
+Seen: TypeAlias = SessionStarted | AfterTool | AfterTurn | SessionEnded
 
 
 class HookEvents:
@@ -36,3 +41,27 @@ class HookEvents:
                     yield SessionEnded(session)
                 case _:
                     pass
+
+
+class Telling:
+    """Hooks that look on. They are told in order, each thing by a task of its own, so that a slow hook holds up none: trio begins tasks in any order, and
+    whichever begins first tells the oldest."""
+
+    __slots__ = ("_untold",)
+
+    def __init__(self) -> None:
+        self._untold: list[tuple[Hooks, Seen]] = []
+
+    def tell(self, hooks: Sequence[Hooks], event: Seen, nursery: trio.Nursery) -> None:
+        for each in hooks:
+            nursery.start_soon(self._tell_oldest)
+            self._untold.append((each, event))
+
+    async def wait_begun(self) -> None:
+        """Until hooks have begun with all that was to be told by now. They do so at once, whatever they wait for then."""
+        while self._untold:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _tell_oldest(self) -> None:
+        hooks, event = self._untold.pop(0)
+        await hooks.tell(event)

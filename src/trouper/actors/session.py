@@ -24,7 +24,7 @@ from trouper.actors.errors import ActorGone, AskLost, MailboxFull
 from trouper.actors.gate import Gate
 from trouper.actors.ground import Ground, Outfit, Started
 from trouper.actors.holds import Holds
-from trouper.actors.hook_events import HookEvents
+from trouper.actors.hook_events import HookEvents, Seen, Telling
 from trouper.actors.recording import Taken, take
 from trouper.actors.reference import Inbox, Ref
 from trouper.actors.request import Reply, ki_safe
@@ -64,7 +64,7 @@ from trouper.foreign import alone
 from trouper.journal import BlobRefused, BlobUnplaced, JournalError, JournalFull
 from trouper.models.protocol import Model
 from trouper.tools.deferral import TOOL_SEARCH, revealed_by
-from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
+from trouper.tools.hooks import Hooks, SessionStarted
 
 logger = logging.getLogger("trouper.session")
 tools_logger = logging.getLogger("trouper.tools")
@@ -134,6 +134,7 @@ class SessionActor:
     _nursery: trio.Nursery | None = None
     #: Where hooks look on, if there are any.
     _telling: trio.Nursery | None = None
+    _hooks_told: Telling = field(factory=Telling)
     _running: dict[WorkKey, Running] = field(factory=dict)
     _hook_events: HookEvents = field(init=False)
     watches: Watches = field(factory=Watches)
@@ -584,11 +585,13 @@ class SessionActor:
         answers = (answer for message in self.state.history.messages for answer in message.answers)
         return frozenset().union(*(revealed_by(a.content) for a in answers if a.name == TOOL_SEARCH))
 
-    def _tell_hooks(self, event: AfterTurn | AfterTool | SessionStarted | SessionEnded) -> None:
-        if self._nursery is None or self._telling is None:
-            return
-        for hook in self.outfit.hooks:
-            self._telling.start_soon(hook.tell, event)
+    def _tell_hooks(self, event: Seen) -> None:
+        if self._nursery is not None and self._telling is not None:
+            self._hooks_told.tell(self.outfit.hooks, event, self._telling)
+
+    async def hooks_begun(self) -> None:
+        """Hooks are asked about nothing before they have heard of what went before (T5)."""
+        await self._hooks_told.wait_begun()
 
     def publish_live(self, event: LiveEvent) -> None:
         self.audience.hear_live(event)

@@ -8,7 +8,8 @@
 
 A before-hook may let a call pass (`None` or `Allow()`), deny it, or rewrite its arguments, which are then validated again. One that raises, hangs or returns
 something else denies: a guard that is broken guards nothing. An after-hook only looks on; one that raises is logged. `session_started` looks on too: it begins
-before anything else is told of the session, and nobody waits for its end. Plain functions will do where nothing is waited for.
+before anything else is told of the session. Hooks that look on begin in the order in which things happened, and nobody waits for their end. Plain functions will do
+where nothing is waited for.
 """
 
 from __future__ import annotations
