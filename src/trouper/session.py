@@ -22,7 +22,7 @@ from trouper.attached import Attachment, all_attached
 from trouper.block import Block
 from trouper.core.calls import CallPhase
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
-from trouper.core.events import ApprovalGiven, CompactionEnded, HistoryMasked, TurnEnded
+from trouper.core.events import ApprovalGiven, CallEnded, CompactionEnded, HistoryMasked, TurnEnded
 from trouper.core.ids import CallId, TaskId
 from trouper.core.live import CaughtUp, LiveEvent
 from trouper.core.messages import Json, Message, Outcome, Usage
@@ -320,14 +320,15 @@ class Session(BackgroundSide):
             raise CommandRejected(f"call {call!r} waits for an approval no longer: it has lapsed", call=call)
 
     async def deny(self, call: str, reason: str = "") -> None:
-        """Refuse one call; the model reads the reason."""
-        reason = self._reason(reason)
-        # One that ends or lapses meanwhile is not run either: then there is nothing to tell.
-        if call not in self.approvals:
+        """Refuse one call; the model reads the reason. One that does not wait for an approval, or no longer, is refused: `CommandRejected`."""
+        checks.text(call, "the id of a call")
+        denied = await self._ask(Deny(CallId(call), self._now(), self._reason(reason)))
+        # Somebody may have approved it at the same moment, and then it runs.
+        if not any(isinstance(event, CallEnded) for event in denied.events):
             raise CommandRejected(
-                f"call {call!r} is not waiting for an approval; it may have ended or lapsed", call=call
+                f"call {call!r} is not waiting for an approval; it may have been approved, or have ended or lapsed",
+                call=call,
             )
-        await self._ask(Deny(CallId(call), self._now(), reason))
 
     async def answer(self, call: str, content: Json, *, error: bool = False) -> None:
         """The result of a client-side call, which waits for it (`CallHeld`) for at most `Limits.answer_s`. One that does not is refused: `CommandRejected`.

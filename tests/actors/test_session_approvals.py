@@ -295,6 +295,30 @@ async def test_a_denial_of_a_call_that_waits_for_no_approval_is_refused(autojump
             assert (await turn.wait_ended()).text == "Fine."
 
 
+async def test_of_an_approval_and_a_denial_at_once_one_is_refused(autojump_clock, open_checked):
+    """T4: who denied it was told that it was denied, and it ran. Twenty times, since the scheduler may happen to run the denial first."""
+    script = [reply(call("deploy", where="prod")), reply("Fine.")] * 20
+    async with open_checked(Scripted(script), tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+
+        async def answer(name: str) -> None:
+            try:
+                await getattr(session, name)(asked.call)
+            except CommandRejected:
+                refused.append(name)
+
+        for _ in range(20):
+            ran.clear()
+            refused: list[str] = []
+            async with session.turn("go") as turn:
+                asked = await seen(turn, ApprovalRequested)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(answer, "approve")
+                    nursery.start_soon(answer, "deny")
+                await turn.wait_ended()
+            assert refused == (["deny"] if ran else ["approve"])
+
+
 async def test_a_turn_with_a_pending_approval_can_be_steered(autojump_clock, open_checked):
     """L10"""
     model = Scripted([reply(call("deploy", where="prod")), reply("Understood.")])
