@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import stat
 from pathlib import Path
 
@@ -54,6 +56,18 @@ def test_a_copy_has_everything_but_the_lock(profiles: Profiles, tmp_path: Path) 
     assert stat.S_IMODE((copy / "secrets.json").stat().st_mode) == 0o600
     assert (copy / "link").is_symlink()
     assert profiles.names() == ("spare", "work")
+
+
+def test_a_copy_leaves_out_what_holds_no_data(profiles: Profiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B23: a killed process leaves its control socket behind, and a tool may leave a pipe; a profile with either could not be copied."""
+    root = profiles.create("work")
+    (root / "kept").write_text("kept")
+    os.mkfifo(root / "pipe")
+    monkeypatch.chdir(root)  # The whole path may be longer than a socket's address.
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind("control.sock")
+    copy = profiles.copy("work", "spare")
+    assert os.listdir(copy) == ["kept"] and (copy / "kept").read_text() == "kept"
 
 
 def test_a_profile_in_use_is_left_alone(profiles: Profiles) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,13 +97,13 @@ class Profiles:
         return root
 
     def copy(self, name: str, new_name: str) -> Path:
-        """All of it: journal, files, memory, secrets. The copy appears under its name when it is complete."""
+        """All of it: journal, files, memory, secrets; no sockets, pipes and devices. The copy appears under its name when it is complete."""
         root, target = self._known(name), self._free(new_name)
         unfinished = self._roots / f"{new_name}{_UNFINISHED}copy"
         with self._held(name):
             shutil.rmtree(unfinished, ignore_errors=True)
             # Links stay links: what they lead to is not the profile's.
-            shutil.copytree(root, unfinished, symlinks=True, ignore=_ignore_lock(root))
+            shutil.copytree(root, unfinished, symlinks=True, ignore=_not_copied(root))
             os.rename(unfinished, target)
             sync_directory(self._roots)
         return target
@@ -155,5 +156,15 @@ class Profiles:
             lock.close()
 
 
-def _ignore_lock(root: Path) -> Callable[[str, list[str]], set[str]]:
-    return lambda directory, _: {LOCK_NAME} if Path(directory) == root else set()
+def _not_copied(root: Path) -> Callable[[str, list[str]], set[str]]:
+    """The lock, and what holds no data: the control socket that a killed process has left, a pipe."""
+
+    def left_out(directory: str, names: list[str]) -> set[str]:
+        odd = {name for name in names if not _holds_data(os.lstat(os.path.join(directory, name)).st_mode)}
+        return odd | {LOCK_NAME} if Path(directory) == root else odd
+
+    return left_out
+
+
+def _holds_data(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
