@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,30 @@ def test_a_link_is_not_a_profile(profiles: Profiles, tmp_path: Path) -> None:
         profiles.delete("link")
     with pytest.raises(ProfileExists):
         profiles.create("link")
+
+
+def test_of_two_who_copy_under_one_name_one_is_refused(profiles: Profiles) -> None:
+    """B23: the copy could be a mixture of both, and whoever was refused was not told why. Twenty times, since one may happen to be done before the other begins."""
+    for source in ("a", "b"):
+        profiles.create(source)
+        for number in range(20):
+            (profiles.path(source) / f"{source}{number}").write_text(source)
+
+    for round in range(20):
+        both = threading.Barrier(2)
+
+        def copy(source: str, name: str = f"copy{round}", both: threading.Barrier = both) -> bool:
+            both.wait()
+            try:
+                profiles.copy(source, name)
+            except ProfileExists:
+                return False
+            return True
+
+        with ThreadPoolExecutor(2) as threads:
+            assert sorted(threads.map(copy, ("a", "b"))) == [False, True]
+        held = os.listdir(profiles.path(f"copy{round}"))
+        assert len(held) == 20 and len({name[0] for name in held}) == 1
 
 
 def test_what_a_crash_left_half_done_is_no_profile(profiles: Profiles) -> None:

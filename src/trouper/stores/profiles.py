@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -47,7 +48,7 @@ def default_root() -> Path:
 
 
 class Profiles:
-    """All calls block on the disk for a moment; `copy` and `delete` for as long as there is data."""
+    """All calls block on the disk for a moment, and on another change; `copy` and `delete` for as long as there is data."""
 
     def __init__(self, base: Path | None = None) -> None:
         if base is None:
@@ -84,23 +85,27 @@ class Profiles:
 
     def set_default(self, name: str) -> None:
         self._known(name)
-        write_atomically(self._base / "default", f"{name}\n".encode())
+        with self._alone():
+            self._known(name)
+            self._name_default(name)
 
     def create(self, name: str) -> Path:
         root = self._free(name)
         make_private_directory(self._roots)
-        try:
-            root.mkdir(mode=0o700)
-        except FileExistsError:
-            raise ProfileExists(f"profile {name!r} exists already; choose another name", name=name) from None
-        sync_directory(self._roots)
+        with self._alone():
+            try:
+                root.mkdir(mode=0o700)
+            except FileExistsError:
+                raise ProfileExists(f"profile {name!r} exists already; choose another name", name=name) from None
+            sync_directory(self._roots)
         return root
 
     def copy(self, name: str, new_name: str) -> Path:
         """All of it: journal, files, memory, secrets; no sockets, pipes and devices. The copy appears under its name when it is complete."""
         root, target = self._known(name), self._free(new_name)
         unfinished = self._roots / f"{new_name}{_UNFINISHED}copy"
-        with self._held(name):
+        with self._alone(), self._held(name):
+            self._free(new_name)
             shutil.rmtree(unfinished, ignore_errors=True)
             # Links stay links: what they lead to is not the profile's.
             shutil.copytree(root, unfinished, symlinks=True, ignore=_not_copied(root))
@@ -110,25 +115,30 @@ class Profiles:
 
     def rename(self, name: str, new_name: str) -> Path:
         root, target = self._known(name), self._free(new_name)
-        was_default = self.default() == name
-        with self._held(name):
+        with self._alone(), self._held(name):
+            self._free(new_name)
+            was_default = self.default() == name
             os.rename(root, target)
             sync_directory(self._roots)
-        if was_default:
-            self.set_default(new_name)
+            if was_default:
+                self._name_default(new_name)
         return target
 
     def delete(self, name: str) -> None:
         """For good. The name is free at once; the default falls back to "default" if this was it."""
         root = self._known(name)
         doomed = self._roots / f"{name}{_UNFINISHED}deleted"
-        with self._held(name):
-            shutil.rmtree(doomed, ignore_errors=True)
-            os.rename(root, doomed)
-        shutil.rmtree(doomed)
-        if self.default() == name:
-            (self._base / "default").unlink(missing_ok=True)
-        sync_directory(self._roots)
+        with self._alone():
+            with self._held(name):
+                shutil.rmtree(doomed, ignore_errors=True)
+                os.rename(root, doomed)
+            shutil.rmtree(doomed)
+            if self.default() == name:
+                (self._base / "default").unlink(missing_ok=True)
+            sync_directory(self._roots)
+
+    def _name_default(self, name: str) -> None:
+        write_atomically(self._base / "default", f"{name}\n".encode())
 
     def _known(self, name: str) -> Path:
         root = self.path(name)
@@ -144,8 +154,20 @@ class Profiles:
         return root
 
     @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One change at a time, whoever makes it: two copies under one name would be mixed."""
+        directory = os.open(self._roots, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # Some network file systems lock files only.
+                fcntl.flock(directory, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(directory)
+
+    @contextlib.contextmanager
     def _held(self, name: str) -> Iterator[None]:
         """Keep every runtime out of the profile meanwhile, by the lock that runtimes take (J9)."""
+        self._known(name)
         try:
             lock = OsDisk().lock(str(self.path(name) / LOCK_NAME), json.dumps({"pid": os.getpid()}))
         except BlockingIOError:
