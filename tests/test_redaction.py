@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
 import trio
 
-from trouper import Media, Scripted, ToolContext, ToolError, open_runtime, redaction, tool
+from trouper import CommandRejected, Media, Rule, Scripted, ToolContext, ToolError, open_runtime, redaction, tool
 from trouper.actors import session as session_actor
 from trouper.core.messages import Thinking
 from trouper.core.task_record import DETAIL_MAX_CHARS
@@ -324,6 +326,40 @@ async def test_a_secret_reaches_neither_journal_nor_history_on_any_way(
     )
     assert b"hunter2" not in written
     assert LOOKS_LIKE[0].encode() not in written
+
+
+async def test_what_a_check_of_a_call_raises_is_logged_without_the_secret_that_it_quotes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I36: hooks and policies see what is said and called as it came, and what they stumble over is often in their error."""
+
+    @tool
+    async def look(where: str) -> str:
+        """Looks."""
+        return where
+
+    def stumble(event: Any) -> None:
+        raise ValueError(f"no idea what {event!r} is")
+
+    def fails(arguments: Any) -> bool:
+        raise ValueError(f"no idea what {arguments!r} is")
+
+    logged: list[str] = []
+    stumbling = (Hooks(before_turn=stumble), Hooks(before_tool=stumble), Hooks(after_turn=stumble), Hooks())
+    for number, hooks in enumerate(stumbling):
+        caplog.clear()
+        model = Scripted([reply(call("look", where=SECRET)), reply("So be it.")])
+        rules = [Rule("*", "deny", fails)]
+        async with open_runtime(
+            tmp_path / str(number), model=model, tools=[look], hooks=[hooks], policies=rules
+        ) as runtime:
+            session = await runtime.session("s")
+            await runtime.services("s").secrets.set("token", SECRET)
+            with suppress(CommandRejected):
+                await session.ask(f"with {SECRET}")
+        logged.append(caplog.text)
+    assert all("no idea what" in text and "[redacted]" in text for text in logged)
+    assert SECRET not in "".join(logged)
 
 
 async def test_a_secret_that_comes_word_by_word_reaches_no_record(tmp_path, autojump_clock, monkeypatch) -> None:

@@ -13,7 +13,14 @@ would crash a session for a call that nobody wants any more.
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
+from typing import TypeAlias
+
 import trio
+
+#: Cuts the secrets out of a text (J8).
+Redact: TypeAlias = Callable[[str], str]
 
 
 def from_outside(error: BaseException) -> BaseException | None:
@@ -32,6 +39,11 @@ def _is_from_outside(error: BaseException) -> bool:
         # Closing a coroutine closes first what it waits for, each with an exception of its own: so ours was raised where we wait, and no deeper.
         return error.__traceback__ is not None and error.__traceback__.tb_next is None
     return isinstance(error, KeyboardInterrupt)
+
+
+def chain_of(error: BaseException, redact: Redact) -> str:
+    """All that led to it, for a log: without the secrets that it may quote (I36)."""
+    return redact("".join(traceback.format_exception(error)))
 
 
 def alone(error: BaseException) -> BaseException:

@@ -140,7 +140,7 @@ class Session(BackgroundSide):
         """Whatever way a user's words come in, the hooks that guard turns are asked first (T5)."""
         await self._actor.hooks_begun()
         for hook in self._actor.outfit.hooks:
-            verdict = await hook.ask_before_turn(self.id, text)
+            verdict = await hook.ask_before_turn(self.id, text, self._actor.redact_text)
             if verdict.denied is not None:
                 told = checks.brief(verdict.denied, self._actor.redact_text)
                 raise CommandRejected(f"a hook denied this turn: {told}", session=self.id)

@@ -13,6 +13,7 @@ from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnde
 from trouper.core.ids import CallId
 from trouper.core.messages import ToolCall
 from trouper.core.session import State
+from trouper.foreign import Redact
 from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
 
 Seen: TypeAlias = SessionStarted | AfterTool | AfterTurn | SessionEnded
@@ -52,9 +53,9 @@ class Telling:
     def __init__(self) -> None:
         self._untold: list[tuple[Hooks, Seen]] = []
 
-    def tell(self, hooks: Sequence[Hooks], event: Seen, nursery: trio.Nursery) -> None:
+    def tell(self, hooks: Sequence[Hooks], event: Seen, nursery: trio.Nursery, redact: Redact) -> None:
         for each in hooks:
-            nursery.start_soon(self._tell_oldest)
+            nursery.start_soon(self._tell_oldest, redact)
             self._untold.append((each, event))
 
     async def wait_begun(self) -> None:
@@ -62,6 +63,6 @@ class Telling:
         while self._untold:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def _tell_oldest(self) -> None:
+    async def _tell_oldest(self, redact: Redact) -> None:
         hooks, event = self._untold.pop(0)
-        await hooks.tell(event)
+        await hooks.tell(event, redact)

@@ -17,7 +17,7 @@ from trouper.core.messages import Json, Outcome
 from trouper.core.session import State
 from trouper.core.settings import Budget, Limits
 from trouper.core.values import changed
-from trouper.foreign import from_outside
+from trouper.foreign import chain_of, from_outside
 from trouper.tools.arguments import Parsed, guarded, parse_arguments
 from trouper.tools.contract import Prepared, Tool
 from trouper.tools.errors import InvalidArguments, ToolError
@@ -113,10 +113,10 @@ class Preparer:
         except InvalidArguments as error:
             return shown, _refused(str(error), notes=notes)
         except BaseException as raised:
-            return shown, _broken(tool, notes, raised)
+            return shown, _broken(tool, notes, raised, caller)
         arguments, notes = prepared.arguments, prepared.notes
         for hook in self._hooks:
-            verdict = await hook.ask_before_tool(caller.session, tool, arguments, id)
+            verdict = await hook.ask_before_tool(caller.session, tool, arguments, id, caller.redact_text)
             if verdict.denied is not None:
                 return arguments, _refused(checks.brief(verdict.denied, caller.redact_text), Outcome.DENIED, notes)
             if verdict.rewritten is not None:
@@ -127,7 +127,7 @@ class Preparer:
                         f"A hook rewrote the arguments and made them invalid: {error}", Outcome.DENIED, notes
                     )
                 except BaseException as raised:
-                    return arguments, _broken(tool, notes, raised)
+                    return arguments, _broken(tool, notes, raised, caller)
                 arguments, notes = prepared.arguments, (*notes, "rewritten by a hook", *prepared.notes)
         return arguments, self._by_policy(tool, arguments, notes, caller)
 
@@ -140,7 +140,7 @@ class Preparer:
         return bool(self._rules) and explain_policy(tool, known, self._rules).effect == "deny"
 
     def _by_policy(self, tool: Tool, arguments: Json, notes: tuple[str, ...], caller: Caller) -> Preparation:
-        decision = explain_policy(tool, arguments, self._rules)
+        decision = explain_policy(tool, arguments, self._rules, redact=caller.redact_text)
         if decision.effect == "deny":
             told = checks.brief(decision.reason or "Permission was denied by policy.", caller.redact_text)
             return _refused(told, Outcome.DENIED, notes)
@@ -194,11 +194,12 @@ def _refused(told: str, outcome: Outcome = Outcome.ERROR, notes: tuple[str, ...]
     return Preparation(verdict="refuse", outcome=outcome, content=told, notes=notes)
 
 
-def _broken(tool: Tool, notes: tuple[str, ...], raised: BaseException) -> Preparation:
+def _broken(tool: Tool, notes: tuple[str, ...], raised: BaseException, caller: Caller) -> Preparation:
     """For a call that cannot even be checked: the tool's schema is none, or a class of its parameters raises what says nothing about the arguments (L20)."""
     if (outside := from_outside(raised)) is not None:
         raise outside from None
-    _log.exception("the arguments of tool %r could not be checked; the call is refused", tool.name)
+    told = chain_of(raised, caller.redact_text)
+    _log.error("the arguments of tool %r could not be checked; the call is refused: %s", tool.name, told)
     return _refused(INTERNAL, notes=notes)
 
 

@@ -587,7 +587,7 @@ class SessionActor:
 
     def _tell_hooks(self, event: Seen) -> None:
         if self._nursery is not None and self._telling is not None:
-            self._hooks_told.tell(self.outfit.hooks, event, self._telling)
+            self._hooks_told.tell(self.outfit.hooks, event, self._telling, self.redact_text)
 
     async def hooks_begun(self) -> None:
         """Hooks are asked about nothing before they have heard of what went before (T5)."""

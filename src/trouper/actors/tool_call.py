@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
@@ -17,7 +16,7 @@ from trouper.actors.running import Running
 from trouper.core.commands import DeliverResult
 from trouper.core.ids import CallId
 from trouper.core.messages import Json, Media, Outcome
-from trouper.foreign import alone, from_outside
+from trouper.foreign import alone, chain_of, from_outside
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.errors import ConnectionRequired, ToolError
@@ -97,7 +96,7 @@ async def run_tool(
             if outside is caught:
                 raise
             # Cut after redaction: half a secret would not be known as one.
-            internal = host.redact_text("".join(traceback.format_exception(caught)))[-INTERNAL_CHARS:]
+            internal = chain_of(caught, host.redact_text)[-INTERNAL_CHARS:]
             if outside is not None:
                 logger.warning("tool %r failed while it was cancelled: %s", tool.name, internal)
                 raise outside from None

@@ -26,7 +26,7 @@ from trouper import codec
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
 from trouper.core.values import changed, frozen
-from trouper.foreign import from_outside
+from trouper.foreign import Redact, chain_of, from_outside
 from trouper.tools.contract import Tool
 from trouper.tools.structure import fresh
 
@@ -147,23 +147,25 @@ class Hooks:
     after_tool: Hook[AfterTool, None] | None = field(default=None, validator=_checked_hook)
     timeout_s: float = field(default=HOOK_TIMEOUT_S, validator=_checked_seconds)
 
-    async def ask_before_tool(self, session: str, tool: Tool, arguments: dict[str, Json], call_id: str = "") -> Verdict:
-        """The verdict on a call. A rewrite has still to be put through `tool.prepare`."""
+    async def ask_before_tool(
+        self, session: str, tool: Tool, arguments: dict[str, Json], call_id: str = "", redact: Redact = str
+    ) -> Verdict:
+        """The verdict on a call. A rewrite has still to be put through `tool.prepare`. `redact`: for what is logged, as in the others."""
         if self.before_tool is None:
             return PASS
-        return await self._ask(self.before_tool, BeforeTool(session, tool.name, fresh(arguments), call_id))
+        return await self._ask(self.before_tool, BeforeTool(session, tool.name, fresh(arguments), call_id), redact)
 
-    async def ask_before_turn(self, session: str, text: str) -> Verdict:
+    async def ask_before_turn(self, session: str, text: str, redact: Redact = str) -> Verdict:
         """The verdict on a turn: it passes, or it is denied."""
         if self.before_turn is None:
             return PASS
-        verdict = await self._ask(self.before_turn, BeforeTurn(session, text))
+        verdict = await self._ask(self.before_turn, BeforeTurn(session, text), redact)
         if verdict.rewritten is not None:
             _log.error("hook %r rewrote a turn, which has no arguments; it is denied", _named(self.before_turn))
             return Verdict(denied=_BROKEN)
         return verdict
 
-    async def tell(self, event: SessionStarted | SessionEnded | AfterTurn | AfterTool) -> None:
+    async def tell(self, event: SessionStarted | SessionEnded | AfterTurn | AfterTool, redact: Redact = str) -> None:
         """Lets the after-hook for this event look on. Never raises."""
         hook: Any
         match event:
@@ -188,9 +190,9 @@ class Hooks:
         except BaseException as raised:
             if (outside := from_outside(raised)) is not None:
                 raise outside from None
-            _log.exception("hook %r raised", _named(hook))
+            _log.error("hook %r raised: %s", _named(hook), chain_of(raised, redact))
 
-    async def _ask(self, hook: Hook[Any, Before], event: BeforeTool | BeforeTurn) -> Verdict:
+    async def _ask(self, hook: Hook[Any, Before], event: BeforeTool | BeforeTurn, redact: Redact) -> Verdict:
         try:
             with trio.fail_after(self.timeout_s):
                 answer: object = await _answer(hook, event)
@@ -205,7 +207,8 @@ class Hooks:
         except BaseException as raised:
             if (outside := from_outside(raised)) is not None:
                 raise outside from None
-            _log.exception("hook %r raised or hung; what it guards is denied", _named(hook))
+            told = chain_of(raised, redact)
+            _log.error("hook %r raised or hung; what it guards is denied: %s", _named(hook), told)
             return Verdict(denied=_BROKEN)
         match answer:
             case None | Allow():

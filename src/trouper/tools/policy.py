@@ -20,6 +20,7 @@ from attrs import field
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
 from trouper.core.values import changed, frozen
+from trouper.foreign import Redact, chain_of
 from trouper.tools.contract import Tool
 from trouper.tools.structure import fresh
 
@@ -68,8 +69,8 @@ class Rule:
     #: For the model to read, if the rule denies.
     reason: str = field(default="", validator=_checked_reason)
 
-    def matches(self, tool: str, arguments: Mapping[str, Json]) -> bool:
-        """Whether the rule applies to this call; a predicate that raises is read the cautious way."""
+    def matches(self, tool: str, arguments: Mapping[str, Json], redact: Redact = str) -> bool:
+        """Whether the rule applies to this call; a predicate that raises is read the cautious way. `redact`: for what is logged of it."""
         if self.tool not in (tool, "*"):
             return False
         if self.when is None:
@@ -82,9 +83,10 @@ class Rule:
             return bool(said)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # A plain function: nothing else that it raises comes from outside.
+        except BaseException as raised:  # A plain function: nothing else that it raises comes from outside.
             # To fail closed is to match, unless the rule would allow.
-            _log.exception("the predicate of a rule for %r raised; the cautious reading holds", self.tool)
+            told = chain_of(raised, redact)
+            _log.error("the predicate of a rule for %r raised; the cautious reading holds: %s", self.tool, told)
             return self.effect != "allow"
 
 
@@ -119,10 +121,11 @@ def explain_policy(
     *,
     can_ask: bool = True,
     always: Sequence[str] = (),
+    redact: Redact = str,
 ) -> Decision:
     """What is to become of a call, and why. `always`: the tools that a user has approved for the whole session."""
     if rules:
-        decision = _listed(tool, arguments, rules)
+        decision = _listed(tool, arguments, rules, redact)
     else:
         # A tool of the client's is the client's to refuse.
         decision = _ASK if tool.policy == "requires_approval" else _ALLOW
@@ -139,11 +142,11 @@ def decide_policy(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rul
     return explain_policy(tool, arguments, rules).effect
 
 
-def _listed(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rule]) -> Decision:
+def _listed(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rule], redact: Redact) -> Decision:
     for name in (tool.name, "*"):
         for effect in _ORDER:
             for rule in rules:
-                if rule.effect == effect and rule.tool == name and rule.matches(tool.name, arguments):
+                if rule.effect == effect and rule.tool == name and rule.matches(tool.name, arguments, redact):
                     reason = (rule.reason or "Permission was denied by policy.") if effect == "deny" else ""
                     return Decision(effect, reason, rule)
     return Decision("deny", "Permission was denied: no rule allows this call.")
