@@ -135,25 +135,32 @@ async def test_refusals_are_clear(open_checked: Any, autojump_clock: Any) -> Non
         """Asks first."""
         raise AssertionError("never runs without an approval")
 
+    @tool(background=True, policy="client_side")
+    async def shown() -> str:
+        """The host shows it."""
+        raise AssertionError("the host answers this call")
+
     calls = [
         spawn("sluw"),
         spawn("spawn_background"),
         spawn("quick", {"n": 1}),
         spawn("slow", {"seconds": "soon"}),
         spawn("risky"),
+        spawn("shown"),
     ]
     model = Scripted([reply(*calls), reply("I see.")])
-    async with open_checked(model, tools=[Probe().slow(), quick, risky]) as runtime:
+    async with open_checked(model, tools=[Probe().slow(), quick, risky, shown]) as runtime:
         session = await runtime.session("a")
         await session.ask("go")
         assert not session.tasks()
-    unknown, itself, quickly, wrong, asking = answers(model)
+    unknown, itself, quickly, wrong, asking, held = answers(model)
     assert "There is no tool 'sluw'. Did you mean 'slow'" in unknown
     assert "cannot run itself" in itself
     assert "'quick' cannot run in the background; call it directly" in quickly and "slow" in quickly
     assert "seconds" in wrong
     # T4: what needs an approval does not get around it by way of the background.
     assert "needs an approval" in asking
+    assert "'shown' is for the application to carry out, and cannot run in the background; call it directly" in held
 
 
 async def test_policies_and_hooks_hold_for_runs_too(open_checked: Any, autojump_clock: Any) -> None:

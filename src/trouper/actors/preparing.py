@@ -220,6 +220,10 @@ async def admitted(preparer: Preparer, caller: Caller, name: str, arguments: Jso
             return fresh(fitting), tool
         case "refuse":
             raise ToolError(prepared.content if isinstance(prepared.content, str) else f"{name!r} was refused.")
+        case "hold":
+            raise ToolError(
+                f"{name!r} is for the application to carry out, and cannot run in the background; call it directly"
+            )
         case _:
             raise ToolError(
                 f"{name!r} needs an approval for each call, which a background run cannot ask for; call it directly"
