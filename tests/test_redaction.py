@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, quote_plus, unquote
 
 import pytest
 import trio
@@ -24,6 +25,7 @@ from trouper.redaction import Redactor
 from trouper.testing import check_invariants
 from trouper.tools.hooks import BeforeTool, Hooks, Rewrite
 
+QUOTES = "\"'"
 SECRET = 'hunter2-"quoted"-\u00e9-secret'
 JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nb+/c=\n-----END RSA PRIVATE KEY-----"
@@ -200,6 +202,15 @@ def test_a_known_value_is_cut_out_of_longer_base64_and_of_urls(user: str) -> Non
         # What is left on either side are the others, and at most two characters that hold some bits of the value.
         assert len(before) <= len(user) * 4 // 3 + 4 and len(after) <= 12
     assert SECRET not in unquote(redact.text(f"https://host/?q={quote(SECRET, safe='')}"))
+
+
+@pytest.mark.parametrize("secret", ["wJalrXUt/K7MDENG+bPx=Rfi", "correct horse/battery", "p\"a\\ss'word", SECRET])
+@pytest.mark.parametrize("write", [quote, quote_plus, repr, lambda secret: str(KeyError(secret)), json.dumps])
+def test_a_known_value_is_cut_out_however_python_writes_it(write: Callable[[str], str], secret: str) -> None:
+    """I36: in a URL's path, in a form, in an exception's text. Most values look the same in all of them, and what was given out as a key mostly not."""
+    written, redact = f"<{write(secret).strip(QUOTES)}>", Redactor([secret])
+    assert redact.text(written) == "<[redacted]>"
+    assert json.loads(redact(json.dumps({"said": written}).encode())) == {"said": "<[redacted]>"}
 
 
 #: Pictures and signatures in which something looks like a key; each base64, in either alphabet.

@@ -18,7 +18,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from trouper import codec
 from trouper.core.messages import Json
@@ -167,7 +167,7 @@ class Redactor:
         return f"<Redactor of {len(self._forms)} forms>"
 
     def learn(self, *values: str) -> None:
-        """These may stand nowhere from now on: as they are, as JSON and URLs write them, and in base64, also as a part of something longer."""
+        """These may stand nowhere from now on: as they are, as JSON, URLs and errors write them, and in base64, also as a part of something longer."""
         new = {value for value in values if len(value.strip()) >= KNOWN_MIN_CHARS} - self._values
         # A word of the format is in every journal anyhow, and cut out of it would leave no record that can be read.
         new = {value for value in new if not (_WORD.match(value) and any(value in word for word in codec.vocabulary()))}
@@ -177,7 +177,7 @@ class Redactor:
         for value in new:
             plain = value.encode("utf-8", "replace")
             forms |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-            forms.add(quote(plain, safe=""))
+            forms |= {quote(plain, safe=""), quote(plain), quote_plus(plain), repr(value)[1:-1]}
             for before in range(3):
                 # The characters that hold nothing but bits of the value, wherever it stands in what was encoded.
                 inside = slice((before * 8 + 5) // 6, (before + len(plain)) * 8 // 6)
