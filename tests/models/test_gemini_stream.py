@@ -349,6 +349,23 @@ def test_a_missing_key_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     Gemini("gemini-3-flash", headers={"Authorization": "Bearer x"})
 
 
+def test_the_key_of_the_environment_is_not_sent_to_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M3: to Google, to the address that the environment gives with it, and to a proxy on this machine."""
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    monkeypatch.setenv("GEMINI_API_KEY", "from-environment")
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", " https://gateway.example/google ")
+    with pytest.raises(ConfigError, match=r"none for 'other\.example': give api_key="):
+        Gemini(base_url="https://other.example")
+    for model in (
+        Gemini(),
+        Gemini(base_url="https://generativelanguage.googleapis.com/"),
+        Gemini(base_url="http://localhost:8080"),
+        Gemini.from_env(),
+    ):
+        assert trio.run(model._credential).value == "from-environment"
+    assert trio.run(Gemini(base_url="https://other.example", api_key="its-own")._credential).value == "its-own"
+
+
 async def test_a_key_function_is_asked_for_every_request() -> None:
     """M3."""
     keys = iter(["first-key", "second-key"])

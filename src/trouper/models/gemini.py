@@ -26,6 +26,7 @@ from trouper.models.gemini_errors import PROVIDER, fault_of_error, fault_of_repl
 from trouper.models.gemini_reply import Reply
 from trouper.models.gemini_request import RequestBuilder, SchemaForm, model_path
 from trouper.models.gemini_vertex import Vertex
+from trouper.models.hosts import Address, address_of
 from trouper.models.http import CONNECT_TIMEOUT_S
 from trouper.models.http_model import HttpModel, window_in
 from trouper.models.keys import Credential, Key, KeySource, key_from_environment
@@ -41,6 +42,7 @@ BASE_URL = "https://generativelanguage.googleapis.com"
 DEFAULT_MODEL = "gemini-3-flash"
 #: As in Google's own client, the first wins.
 KEY_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
+BASE_URL_VARIABLE = "GOOGLE_GEMINI_BASE_URL"
 
 #: Tokens that fit, by the beginning of the model's name.
 CONTEXT_WINDOWS: Mapping[str, int] = {
@@ -99,18 +101,23 @@ class Gemini(HttpModel):
             transport=transport,
             connect_timeout_s=connect_timeout_s,
         )
-        self._key = None if vertex else self._find_key(api_key)
+        self._key = (
+            None if vertex else self._find_key(api_key, address_of(base_url or BASE_URL, BASE_URL_VARIABLE, BASE_URL))
+        )
 
-    def _find_key(self, given: KeySource | None) -> Key | None:
-        source = given if given is not None else key_from_environment(KEY_VARIABLES)
+    def _find_key(self, given: KeySource | None, address: Address) -> Key | None:
+        trusted = address.may_have_key_of_environment(self._endpoint.host)
+        source = given if given is not None else key_from_environment(KEY_VARIABLES) if trusted else None
         if source is not None:
             return Key(source, provider=PROVIDER, header="x-goog-api-key")
         if self._endpoint.header_names & {"x-goog-api-key", "authorization"}:
             return None
+        where = "set the environment variable GEMINI_API_KEY, or give api_key=" if trusted else "give api_key="
         raise MissingKey(
-            "Gemini needs an API key, and there is none: set the environment variable GEMINI_API_KEY, or give api_key= "
+            f"Gemini needs an API key, and there is none for {self._endpoint.host!r}: {where} "
             "(get one at https://aistudio.google.com/apikey); for Vertex AI give vertex=Vertex(project=...)",
-            variables=KEY_VARIABLES,
+            variables=KEY_VARIABLES if trusted else (),
+            host=self._endpoint.host,
         )
 
     @classmethod
@@ -121,7 +128,7 @@ class Gemini(HttpModel):
             options.setdefault("vertex", Vertex(os.environ.get("GOOGLE_CLOUD_PROJECT"), location))
             options.setdefault("base_url", os.environ.get("GOOGLE_VERTEX_BASE_URL") or None)
         else:
-            options.setdefault("base_url", os.environ.get("GOOGLE_GEMINI_BASE_URL") or None)
+            options.setdefault("base_url", os.environ.get(BASE_URL_VARIABLE, "").strip() or None)
         return cls(model, **options)
 
     @asynccontextmanager
