@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from trouper.models._errors import NetworkFault
+from trouper.models._errors import ModelFault, NetworkFault
 from trouper.models.http import Endpoint, _trusted_roots
 
 
@@ -126,4 +126,24 @@ async def test_a_certificate_that_nobody_vouches_for_is_not_tried_again(certific
             async with Endpoint(url, provider="x").open("/x", b"{}"):
                 pass
         assert not caught.value.retryable
+        assert "SSL_CERT_FILE" in caught.value.message
         assert sum(counts) == 0
+
+
+@pytest.mark.parametrize("proxy", [None, "http://127.0.0.1:9"])
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+async def test_roots_that_cannot_be_read_are_named_and_not_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, proxy: str | None
+) -> None:
+    """M1, M3: nobody is connected to for that, and another try would end the same way."""
+    if content is not None:
+        (tmp_path / "roots.pem").write_bytes(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "roots.pem"))
+    _trusted_roots.cache_clear()
+    try:
+        with pytest.raises(ModelFault, match="correct SSL_CERT_FILE") as caught:
+            async with Endpoint("https://127.0.0.1:9", provider="x", proxy=proxy).open("/x", b"{}"):
+                pass
+    finally:
+        _trusted_roots.cache_clear()
+    assert not caught.value.retryable

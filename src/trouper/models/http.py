@@ -234,9 +234,17 @@ def _trusted_roots() -> Any:
     """One TLS context for all clients: reading the roots takes tens of milliseconds."""
     import httpx
 
-    context = httpx.create_ssl_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+    try:
+        context = httpx.create_ssl_context()
+    except OSError as exc:
+        # No fault of the network, though Python has it among those: it would be tried again, and the connection blamed.
+        wrong = f"{type(exc).__name__}: {exc.strerror or exc}"
+    else:
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+    raise ModelFault(
+        f"the certificates to trust cannot be read ({wrong}); correct SSL_CERT_FILE, which names a file of them as PEM, or leave it unset"
+    )
 
 
 def _proxied_by_environment(url: str) -> bool:

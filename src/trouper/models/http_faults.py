@@ -50,7 +50,8 @@ def network_fault(exc: Exception, provider: str, credential: Credential | None) 
         return NetworkFault(f"no connection to {provider!r} in time ({said}); check the network", provider=provider)
     if isinstance(exc, httpx.ConnectError) and "CERTIFICATE_VERIFY" in detail.upper():
         return NetworkFault(
-            f"the certificate of {provider!r} is not trusted ({said}); check base_url, clock and roots",
+            f"the certificate of {provider!r} is not trusted ({said}); check base_url and the clock; "
+            "where an authority of one's own vouches for it, name the file of its certificate in SSL_CERT_FILE",
             provider=provider,
             retryable=False,
         )

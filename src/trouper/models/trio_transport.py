@@ -185,14 +185,15 @@ class _Connection:
 
 async def _connected(origin: _Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float | None) -> _Connection:
     scheme, host, port = origin
+    context = tls() if scheme == "https" else None
     with trio.move_on_after(timeout_s if timeout_s is not None else float("inf")):
         try:
             socket = _Socket(await trio.open_tcp_stream(host, port))
         except OSError as exc:
             raise httpx.ConnectError(str(exc)) from exc
-        if scheme != "https":
+        if context is None:
             return _Connection(origin, socket, socket)
-        stream = trio.SSLStream(socket, tls(), server_hostname=host, https_compatible=True)
+        stream = trio.SSLStream(socket, context, server_hostname=host, https_compatible=True)
         done = False
         try:
             await stream.do_handshake()
