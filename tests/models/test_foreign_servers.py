@@ -279,6 +279,20 @@ async def test_an_error_in_a_whole_reply_is_an_error(make: Callable[[Seen], Any]
     assert "the disk is full" in result.error.message
 
 
+@pytest.mark.parametrize("make", [gemini, openai, anthropic])
+async def test_a_reply_in_a_coding_that_nobody_asked_for_is_told_as_that_at_once(make: Callable[[Seen], Any]) -> None:
+    """L11, L14: it was not cut off, and the next one is written as this one is. Of a refusal the status still counts."""
+    coded = ("text/event-stream", f"Content-Encoding: gzip, rot13-{KEY}")
+    result, seen = await asked(make, sized(b"?" * 40, "200 OK", *coded))
+    assert result.error is not None
+    assert (result.error.kind, result.error.retryable, len(seen.bodies)) == ("other", False, 1)
+    assert "in the coding 'gzip, rot13-[key]'" in result.error.message
+    result, _ = await asked(make, sized(b"?" * 40, "403 No", *coded))
+    assert result.error is not None
+    assert result.error.kind == "auth"
+    assert "?" not in result.error.message
+
+
 async def test_cut_in_two_at_any_byte() -> None:
     """M2: in the head, in a chunk's size, in a line end, within a character."""
     body = b"\xef\xbb\xbf: hm\r\n\r\n" + G_SAID.replace(b"\n", b"\r\n")

@@ -129,7 +129,7 @@ class Endpoint:
             if response is None:
                 # Raised out here, so that it drags along no httpx exception: those hold the request, and with it the key.
                 raise fault
-            stream = ByteStream(response, self.provider, credential)
+            stream = ByteStream(response, self.provider, credential, _foreign_coding(response, pool.client))
             try:
                 yield stream
             finally:
@@ -247,6 +247,14 @@ def _trusted_roots() -> Any:
     )
 
 
+def _foreign_coding(response: httpx.Response, client: httpx.AsyncClient) -> str:
+    """The coding of a body that cannot be undone here, such as br without its library; "" if it can."""
+    # What httpx can undo is what its clients offer by themselves. It hands on anything else as it came.
+    known = {"", "identity", "gzip", "deflate", *re.split(r"[, ]+", client.headers.get("accept-encoding", "").lower())}
+    given = response.headers.get("content-encoding", "")
+    return given if set(re.split(r"[, ]+", given.lower())) - known else ""
+
+
 def _proxied_by_environment(url: str) -> bool:
     """Whether HTTPS_PROXY and its kin ask for a proxy on the way to this address. Never for this machine itself."""
     from urllib.request import getproxies, proxy_bypass
@@ -276,7 +284,9 @@ def _checked_headers(given: object) -> dict[str, str]:
 class ByteStream:
     """A reply whose head is here and whose body is coming."""
 
-    def __init__(self, response: httpx.Response, provider: str, credential: Credential | None) -> None:
+    def __init__(
+        self, response: httpx.Response, provider: str, credential: Credential | None, foreign_coding: str = ""
+    ) -> None:
         self._response = response
         self._provider = provider
         self._credential = credential
@@ -296,11 +306,19 @@ class ByteStream:
             # Our own transport's body is asked directly, without httpx's generators in between.
             self._pieces = response.aiter_raw() if body is None else None
         self._next: Callable[[], Awaitable[bytes]] = body.receive if self._pieces is None else self._pieces.__anext__
+        #: How the body is written, where nobody here can read that.
+        self._foreign_coding = foreign_coding
         #: Whether the body ended as HTTP says it should.
         self.ended = False
 
     async def receive(self) -> bytes:
         """The next piece as it came; `b""` at the proper end. `NetworkFault` if the connection breaks before that."""
+        if self._foreign_coding:
+            raise ModelFault(
+                f"{self._provider} answered in the coding {self.clean(self._foreign_coding)!r}, though plain text was asked for; "
+                "have the server, or the proxy before it, leave its replies as they are",
+                provider=self._provider,
+            )
         try:
             piece = await self._next()
         except StopAsyncIteration:
@@ -324,6 +342,8 @@ class ByteStream:
 
     async def read_error(self) -> bytes:
         """The body of a refusal, as much as comes within reason: a provider that stalls or breaks off here has mostly said what there is to say."""
+        if self._foreign_coding:
+            return b""
         pieces: list[bytes] = []
         with trio.move_on_after(ERROR_BODY_WAIT_S), suppress(NetworkFault):
             await self._read_into(pieces, ERROR_BODY_BYTES_MAX)
