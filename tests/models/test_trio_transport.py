@@ -18,6 +18,7 @@ from trouper.models._errors import AuthFailed, BadRequest, ModelError, ModelFaul
 from trouper.models.http import Endpoint
 from trouper.models.http_faults import fault_of_status
 from trouper.models.trio_transport import GULP_S, QUICK_READS, Chunked
+from trouper.redaction import Redactor
 
 Talk = Callable[[trio.SocketStream], Awaitable[None]]
 
@@ -382,6 +383,30 @@ async def test_a_proxy_that_does_not_let_through_is_blamed_itself(
         nursery.cancel_scope.cancel()
     assert "the proxy on the way to 'test'" in str(caught.value) and "hidden" not in str(caught.value)
     assert caught.value.retryable is retryable
+
+
+@pytest.mark.parametrize("url", ["https://api.example", "http://api.example"])
+@pytest.mark.parametrize("is_given", [True, False])
+async def test_a_proxy_that_is_not_there_is_thought_of(
+    monkeypatch: pytest.MonkeyPatch, url: str, is_given: bool
+) -> None:
+    """L11, M3: of what could not be reached only the network and base_url were to be checked."""
+    proxy = "http://127.0.0.1:9"
+    for name in ("HTTPS_PROXY", "HTTP_PROXY"):
+        monkeypatch.setenv(name, proxy)
+    for name in ("NO_PROXY", "no_proxy", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(NetworkFault, match="check proxy=, or HTTPS_PROXY and its kin"):
+        await fetch(Endpoint(url, provider="test", proxy=proxy if is_given else None))
+    with pytest.raises(NetworkFault) as caught:
+        await fetch(Endpoint("http://127.0.0.1:9", provider="test"))
+    assert "proxy" not in str(caught.value)
+
+
+def test_what_a_proxy_wants_is_told_with_nothing_cut_out_of_it() -> None:
+    """M3: what an example of an address held stood in results as [redacted]."""
+    told = str(fault_of_status(407, "", provider="test"))
+    assert Redactor().text(told) == told
 
 
 def test_a_proxy_on_the_way_to_plain_http_wants_its_own_password() -> None:

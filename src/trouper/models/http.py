@@ -165,10 +165,14 @@ class Endpoint:
                 request.headers["authorization"] = self._basic
             return await client.send(request, stream=True), fault
         except Exception as exc:
-            fault = network_fault(exc, self.provider, credential)
+            fault = network_fault(exc, self.provider, credential, is_proxied=self._is_proxied)
             if isinstance(fault, ModelFault):
                 raise
         return None, fault
+
+    @property
+    def _is_proxied(self) -> bool:
+        return self._proxy is not None or (self._transport is None and _proxied_by_environment(self.base_url))
 
     def _pool(self) -> _Pool:
         run = trio.lowlevel.current_trio_token()
@@ -183,7 +187,7 @@ class Endpoint:
         from trouper.models.trio_transport import TrioTransport
 
         transport = self._transport
-        if transport is None and self._proxy is None and not _proxied_by_environment(self.base_url):
+        if transport is None and not self._is_proxied:
             transport = TrioTransport(_trusted_roots, idle_max=KEEP_ALIVE_MAX, idle_s=KEEP_ALIVE_S)
         try:
             return httpx.AsyncClient(

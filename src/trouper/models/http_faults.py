@@ -35,19 +35,25 @@ def clean_message(text: object, credential: Credential | None) -> str:
     return shown if len(shown) <= MESSAGE_MAX else shown[:MESSAGE_MAX] + "..."
 
 
-def network_fault(exc: Exception, provider: str, credential: Credential | None) -> ModelError:
+def network_fault(
+    exc: Exception, provider: str, credential: Credential | None, *, is_proxied: bool = False
+) -> ModelError:
     """What an exception of httpx means. A plain `ModelFault` if it is none of the network's: then raise the exception itself."""
     import httpx
 
     detail = clean_message(exc, credential)
     said = f"{type(exc).__name__}: {detail}" if detail else type(exc).__name__
+    # What could not be reached may as well be the proxy: of a CONNECT it is nobody else.
+    or_proxy = "; or it is the proxy on the way: check proxy=, or HTTPS_PROXY and its kin" if is_proxied else ""
     # A host's name that cannot be encoded for the network is a `UnicodeError`.
     if isinstance(exc, httpx.UnsupportedProtocol | httpx.LocalProtocolError | httpx.InvalidURL | UnicodeError):
         return BadRequest(
             f"the request to {provider!r} cannot be sent ({said}); check base_url and headers", provider=provider
         )
     if isinstance(exc, httpx.TimeoutException):
-        return NetworkFault(f"no connection to {provider!r} in time ({said}); check the network", provider=provider)
+        return NetworkFault(
+            f"no connection to {provider!r} in time ({said}); check the network{or_proxy}", provider=provider
+        )
     if isinstance(exc, httpx.ConnectError) and "CERTIFICATE_VERIFY" in detail.upper():
         return NetworkFault(
             f"the certificate of {provider!r} is not trusted ({said}); check base_url and the clock; "
@@ -61,7 +67,7 @@ def network_fault(exc: Exception, provider: str, credential: Credential | None) 
         return _fault_of_proxy(int(said_status[0]) if said_status else None, said, provider)
     if isinstance(exc, httpx.ConnectError):
         return NetworkFault(
-            f"cannot connect to {provider!r} ({said}); check the network and base_url", provider=provider
+            f"cannot connect to {provider!r} ({said}); check the network and base_url{or_proxy}", provider=provider
         )
     if isinstance(exc, httpx.HTTPError | httpx.StreamError | OSError):
         return NetworkFault(f"the connection to {provider!r} broke ({said}); try again", provider=provider)
@@ -73,7 +79,8 @@ def _fault_of_proxy(status: int | None, said: str, provider: str) -> ModelError:
     blamed = f"the proxy on the way to {provider!r} makes no connection ({said})"
     if status == 407:
         return AuthFailed(
-            f"{blamed}; give it a name and a password, as in http://name:password@host:port, in proxy=, or in HTTPS_PROXY and its kin",
+            # Not written as a whole address: of one with a password in it no error shows that.
+            f"{blamed}; give it a name and a password, as name:password@ before its host, in proxy=, or in HTTPS_PROXY and its kin",
             status=status,
             provider=provider,
         )
