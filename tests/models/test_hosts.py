@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from trouper import Anthropic, Gemini, OpenAICompatible
@@ -41,6 +42,23 @@ def test_blanks_around_an_address_are_no_part_of_it(kind: Any) -> None:
 def test_headers_that_are_no_texts_are_refused(kind: Any, headers: Any) -> None:
     with pytest.raises(ConfigError, match="headers=") as caught:
         kind("m", api_key=KEY, headers=headers)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("name", ["Content-Length", "transfer-encoding"])
+def test_headers_that_say_where_a_body_ends_are_refused(kind: Any, name: str) -> None:
+    """M3: the request was sent with them, beside a body of another length."""
+    with pytest.raises(ConfigError, match=f"headers= has '{name}'"):
+        kind("m", api_key=KEY, headers={name: "5"})
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("proxy", [5, httpx.Proxy("http://host:3128", auth=("me", KEY))])
+def test_a_proxy_that_is_no_text_is_refused(kind: Any, proxy: Any) -> None:
+    """M3."""
+    with pytest.raises(ConfigError, match="proxy=") as caught:
+        kind("m", api_key=KEY, proxy=proxy)
     assert KEY not in str(caught.value)
 
 

@@ -45,6 +45,8 @@ KEEP_ALIVE_S = 90.0
 _OF_KEYS = re.compile(r"(?:key|token|secret|password|credentials?|auth|authorization)\Z", re.I)
 #: The wall clock. Asked where a provider does not say what time it has; nothing but the wait before the next try comes of it.
 _now: Callable[[], float] = time.time
+#: What says where a body ends: another word on that, and a server takes it for shorter, or its rest for a request.
+_OF_BODIES = frozenset({"content-length", "transfer-encoding"})
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -77,7 +79,7 @@ class Endpoint:
         #: Where requests go. Without a name and password: httpx would write these into its log with every request.
         self._address, self._basic = with_userinfo_apart(self.base_url)
         self._headers = _checked_headers(headers)
-        self._proxy = proxy
+        self._proxy = _checked_proxy(proxy)
         self._transport = transport
         self._connect_timeout_s = connect_timeout_s
         #: By the trio run in which each was made: its sockets are of no use to another.
@@ -270,6 +272,13 @@ def _proxied_by_environment(url: str) -> bool:
     return urlsplit(url).scheme in proxies or "all" in proxies
 
 
+def _checked_proxy(given: object) -> str | None:
+    if isinstance(given, str | None):
+        return given
+    # Without the value: its password would show.
+    raise ConfigError(f"proxy= is {type(given).__name__}, no text; write an address like 'http://host:3128'")
+
+
 def _checked_headers(given: object) -> dict[str, str]:
     if given is None:
         return {}
@@ -278,6 +287,8 @@ def _checked_headers(given: object) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             # Without the value: it may be a key.
             raise ConfigError(f"headers= has {name!r}; write a mapping of texts, headers={{'name': 'value'}}")
+        if name.lower() in _OF_BODIES:
+            raise ConfigError(f"headers= has {name!r}, which the client itself fills in; leave it out")
         if not (name + value).isascii():
             raise ConfigError(
                 f"headers= has {name!r} with a character that is not ASCII, which HTTP does not carry; leave it out, or write it as urllib.parse.quote() does"
