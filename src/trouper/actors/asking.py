@@ -126,7 +126,7 @@ class Asking:
         if draft.usage.total is None and self._host.state.spent.steps == 1:
             self._tell_unreported(outfit)
         calls = draft.open_calls
-        if calls:
+        if calls and outfit.hooks:
             await self._host.hooks_begun()
         last = calls[-1] if calls and done.stop_reason == "max_tokens" else None
         for index, call in enumerate(calls):
