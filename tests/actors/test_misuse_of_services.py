@@ -60,6 +60,8 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "no function": (lambda r, s, t: r.trigger("t", Every(1), None), UsageError, "async function"),  # type: ignore[arg-type]
     "no seconds": (lambda r, s, t: r.trigger("t", Every("1"), act), UsageError, "give seconds"),  # type: ignore[arg-type]
     "no path": (lambda r, s, t: r.trigger("t", OnChange(()), act), UsageError, "name a file"),
+    "no paths at all": (lambda r, s, t: r.trigger("t", OnChange(5), act), UsageError, "name files"),  # type: ignore[arg-type]
+    "a path of bytes": (lambda r, s, t: r.trigger("t", OnChange((b"in",)), act), UsageError, "name files"),  # type: ignore[arg-type]
     "no cron": (lambda r, s, t: r.trigger("t", Cron("daily"), act), UsageError, "write minute"),
     "no zone": (lambda r, s, t: r.trigger("t", Cron("0 9 * * *", "Mars/Base"), act), UsageError, "IANA name"),
     "a time gone by": (lambda r, s, t: r.trigger("t", OneShot(1.0), act), UsageError, "a time to come"),

@@ -33,10 +33,16 @@ def _positive(instance: object, attribute: Any, value: Any) -> None:
 
 
 def _paths(value: str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
-    given = (value,) if isinstance(value, str | os.PathLike) else tuple(value)
-    if not given:
+    given: Any = (value,) if isinstance(value, str | os.PathLike) else value
+    try:
+        paths = tuple(os.fspath(path) for path in given)
+    except TypeError:
+        paths = (given,)
+    if not paths:
         raise ConfigError("a trigger on changes of no path never fires; name a file or a directory")
-    return tuple(os.fspath(path) for path in given)
+    if not all(isinstance(path, str) for path in paths):
+        raise ConfigError(f"a trigger on changes of {value!r} makes no sense; name files or directories")
+    return paths
 
 
 #: (paths) -> sets of (what happened, path). By default `watchfiles.awatch`.
