@@ -126,6 +126,21 @@ def test_an_approval_needs_somebody_who_waits_for_it(trouper, root: Path) -> Non
     assert refused.code == 2 and "no call 'call_1_1_0' waits for an approval" in refused.err
 
 
+def test_an_approval_that_nobody_could_act_on_is_refused_without_denying_that_a_call_waits(
+    trouper, tmp_path: Path
+) -> None:
+    """T4: what a dead process left waiting is listed. It was said that nothing waits there."""
+    root, left = tmp_path / "state", tmp_path / "left"
+    asked = ("run", "run sell with what=a hen", "--ask", "--root", str(root), "--tools", TOOLS, "--session", "b")
+    with AtTerminal(*asked) as terminal:
+        terminal.wait_for("call_1_1_0 of session b waits for an approval")
+        shutil.copytree(root, left, ignore=shutil.ignore_patterns(NAME))
+    assert "call_1_1_0" in trouper("approvals", "--root", left).out
+    for answer in ("approve", "deny"):
+        refused = trouper("approvals", answer, "call_1_1_0", "--root", left)
+        assert refused.code == 2 and "start `trouper chat`" in refused.err and "nothing waits" not in refused.err
+
+
 def test_the_socket_is_the_owners_alone(owner: tuple[AtTerminal, Path]) -> None:
     """Security, sockets: 0600 in a directory of 0700; garbage and endless lines only cost the one who sends them."""
     terminal, root = owner

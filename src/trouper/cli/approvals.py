@@ -116,7 +116,7 @@ def _answer(options: argparse.Namespace, request: dict[str, object], done: str) 
     change(
         root,
         {**request, "session": session, "id": options.call},
-        owner_only="nothing waits there; start it with `trouper chat`",
+        owner_only="nobody is there to run the call, or to tell the model; start `trouper chat`, and answer then",
     )
     if options.json:
         out.json({"ok": True, "session": session, "call": options.call})
