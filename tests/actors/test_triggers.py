@@ -38,6 +38,16 @@ async def test_every_so_often_and_not_more_to_make_up(open_checked: Any, autojum
         Every(0.0)
 
 
+async def test_a_plain_function_will_do_where_nothing_is_waited_for(open_checked: Any, autojump_clock: Any) -> None:
+    """B25: it ran, and was then called a failure, until the trigger was given up."""
+    fired: list[str] = []
+
+    async with open_checked(Scripted([])) as runtime:
+        trigger = runtime.trigger("tick", Every(10.0), lambda event: fired.append(event.trigger))
+        await trio.sleep(35.0)
+        assert fired == ["tick"] * 3 and trigger.exit is None
+
+
 async def test_at_times_of_the_wall_clock(open_checked: Any, autojump_clock: Any) -> None:
     """B25: on schedule."""
     fired: list[tuple[str, float]] = []

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from inspect import isawaitable
 from typing import Any, TypeAlias
 
 import trio
@@ -76,7 +77,8 @@ class Fired:
     changes: tuple[tuple[str, str], ...] = ()
 
 
-Act: TypeAlias = Callable[[Fired], Awaitable[object]]
+#: Async, or a plain function where nothing is waited for.
+Act: TypeAlias = Callable[[Fired], object]
 
 
 class TriggerFailed(UsageError):
@@ -86,7 +88,7 @@ class TriggerFailed(UsageError):
 def check_trigger(when: object, act: object, now: float) -> None:
     """What would only show when it fires is told here, to whoever made the mistake."""
     if not callable(act):
-        raise ConfigError(f"a trigger calls a function, and {act!r} is none; give an async function of one `Fired`")
+        raise ConfigError(f"a trigger calls a function, and {act!r} is none; give a function of one `Fired`")
     match when:
         case Every() | OnChange():
             pass
@@ -129,11 +131,17 @@ async def run_trigger(inbox: Inbox[Any, Any], name: str, when: When, act: Act, n
         nursery.cancel_scope.cancel()
 
 
+async def _call(act: Act, fired: Fired) -> None:
+    answer = act(fired)
+    if isawaitable(answer):
+        await answer
+
+
 async def _every(seconds: float, name: str, act: Act, now: Callable[[], float]) -> None:
     due = trio.current_time() + seconds
     while True:
         await trio.sleep_until(due)
-        await act(Fired(name, now()))
+        await _call(act, Fired(name, now()))
         missed = max(0, int((trio.current_time() - due) // seconds))
         due += seconds * (missed + 1)
 
@@ -144,7 +152,7 @@ async def _on_time(when: Cron | OneShot, name: str, act: Act, now: Callable[[], 
         while (left := due - now()) > 0:  # noqa: ASYNC110 - there is no event for a clock that is set
             await trio.sleep(min(left, _LOOK_AT_CLOCK_S))
         after = max(due, now())
-        await act(Fired(name, after))
+        await _call(act, Fired(name, after))
 
 
 async def _on_change(when: OnChange, name: str, act: Act, now: Callable[[], float]) -> None:
@@ -160,4 +168,4 @@ async def _on_change(when: OnChange, name: str, act: Act, now: Callable[[], floa
         watch = functools.partial(awatch, rust_timeout=_WATCH_FOR_MS)
     async for changes in watch(*when.paths):
         told = sorted((getattr(kind, "name", str(kind)), path) for kind, path in changes)
-        await act(Fired(name, now(), tuple(told)))
+        await _call(act, Fired(name, now(), tuple(told)))
