@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
@@ -20,6 +20,8 @@ from trouper.core.messages import Thinking
 from trouper.core.task_record import DETAIL_MAX_CHARS
 from trouper.core.task_text import SUMMARY_MAX_CHARS
 from trouper.events import ToolOutput, ToolProgress, ToolStatus
+from trouper.models.chunks import Chunk
+from trouper.models.protocol import ModelRequest
 from trouper.models.scripted import call, reply, think
 from trouper.redaction import Redactor
 from trouper.testing import check_invariants
@@ -500,3 +502,35 @@ async def test_what_an_earlier_process_stored_is_cut_out_before_anybody_uses_it(
         await (await runtime.session("other")).ask("is hunter2-hunter2 a good password?")
     assert "hunter2" not in repr(model.requests)
     assert check_invariants(tmp_path, secrets=["hunter2-hunter2"]) == []
+
+
+class _CarelessClient:
+    """A model whose errors quote what only it and a secret store know: in its reply, as its session ends, and as it is closed."""
+
+    name = "careless"
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+        raise ValueError(f"no reply with {SECRET}")
+        yield
+
+    def forget_session(self, session: str) -> None:
+        raise ValueError(f"cannot forget it with {SECRET}")
+
+    async def aclose(self) -> None:
+        raise ValueError(f"cannot be closed with {SECRET}")
+
+
+async def test_what_a_model_s_client_raises_is_logged_without_the_secret_that_it_quotes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I36: the whole of its error goes into the log, and nowhere else."""
+    async with open_runtime(tmp_path, model=_CarelessClient()) as runtime:
+        session = await runtime.session("s")
+        await runtime.services("s").secrets.set("token", SECRET)
+        result = await session.ask("go")
+        assert result.error is not None and SECRET not in result.error.message
+        await session.close()
+    for told in ("no reply with", "cannot forget it with", "cannot be closed with"):
+        assert f"{told} [redacted]" in caplog.text
+    assert SECRET not in caplog.text

@@ -85,8 +85,9 @@ class Asking:
         outfit = self._host.turn_outfit
         connecting = Connecting(outfit.limits.deadlines)
         request = self._request(outfit, turn, step_number, connecting)
-        jitter = self._host.ground.environment.random
-        call = ModelCall(outfit.model, request, connecting, outfit.limits, jitter, self._host, bool(outfit.hooks))
+        host = self._host
+        jitter, redact = host.ground.environment.random, host.redact_text
+        call = ModelCall(outfit.model, request, connecting, outfit.limits, jitter, redact, host, bool(outfit.hooks))
 
         def finish(finished: Draft | Failed) -> Awaitable[Command]:
             if isinstance(finished, Draft):
@@ -211,7 +212,8 @@ class Asking:
             connected=connecting,
         )
 
-        call = ModelCall(outfit.model, request, connecting, outfit.limits, self._host.ground.environment.random)
+        jitter, redact = self._host.ground.environment.random, self._host.redact_text
+        call = ModelCall(outfit.model, request, connecting, outfit.limits, jitter, redact)
         if self._host.state.compacting is not None:
             self._summary = (self._host.state.compacting, call)
 

@@ -24,7 +24,7 @@ from trouper.core.live import CallAnnounced, TextDelta, ThinkingDelta
 from trouper.core.messages import NO_USAGE, Fault, Usage
 from trouper.core.settings import Deadlines, Limits, Retry
 from trouper.core.values import changed, frozen
-from trouper.foreign import alone, from_outside
+from trouper.foreign import Redact, alone, chain_of, from_outside
 from trouper.models._errors import (
     HistoryRefused,
     MalformedReply,
@@ -89,6 +89,7 @@ class ModelCall:
         connecting: Connecting,
         limits: Limits,
         jitter: random.Random,
+        redact: Redact,
         host: WorkHost | None = None,
         has_hooks: bool = False,
     ) -> None:
@@ -97,6 +98,7 @@ class ModelCall:
         self._connecting = connecting
         self._limits = limits
         self._jitter = jitter
+        self._redact = redact
         #: Who hears of it while it is under way: of a step, its session; of a summary, nobody.
         self._host = host
         #: Whether `finish` asks hooks about the calls.
@@ -205,27 +207,25 @@ class ModelCall:
         except BaseException as raised:  # A client is foreign code: what it raises ends this call, not the session.
             self._connecting.running = None
             running.close_left_open()
+            client = f"the client of model {name_of(self._model)!r}"
             if (outside := from_outside(raised)) is not None:
                 if outside is raised:
                     raise
-                logger.warning(
-                    "the client of model %r failed while it was cancelled", name_of(self._model), exc_info=raised
-                )
+                logger.warning("%s failed while it was cancelled: %s", client, chain_of(raised, self._redact))
                 raise outside from None
             if self.draft.done is not None:
                 # Everything was said by then; only closing failed.
-                logger.warning("the client of model %r failed after its reply", name_of(self._model), exc_info=raised)
+                logger.warning("%s failed after its reply: %s", client, chain_of(raised, self._redact))
                 return None
-            client = f"the client of model {name_of(self._model)!r}"
             own = alone(raised)
             if not isinstance(own, ModelError):
-                logger.error("%s failed", client, exc_info=raised)
+                logger.error("%s failed: %s", client, chain_of(raised, self._redact))
             self._error = as_model_error(own, client)
             try:
                 fault = self._error.as_fault()
                 check_fault(fault)
-            except Exception:  # The class may be the client's own, and say it in a way of its own.
-                logger.exception("%s raised an error that cannot be told", client)
+            except Exception as untold:  # The class may be the client's own, and say it in a way of its own.
+                logger.error("%s raised an error that cannot be told: %s", client, chain_of(untold, self._redact))
                 self._error = ModelFault(f"{client} raised {type(own).__name__}")
                 fault = self._error.as_fault()
             return fault
@@ -302,7 +302,7 @@ class ModelCall:
 
     def _tell_retry(self, attempt: int, fault: Fault, delay_s: float) -> None:
         if self._host is not None:
-            fault = changed(fault, message=checks.brief(fault.message, self._host.redact_text))
+            fault = changed(fault, message=checks.brief(fault.message, self._redact))
             self._host.tell(NoteRetry(self._request.turn, self._request.step, attempt, fault, delay_s))
 
     def _silence(self, step_end: float) -> str:
