@@ -379,3 +379,21 @@ async def test_a_key_function_is_asked_for_every_request() -> None:
             await read(model)
             await read(model)
         assert [request.headers["x-goog-api-key"] for request in server.requests] == ["first-key", "second-key"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "sent"),
+    [("X-Goog-Api-Key", None, "of-headers"), ("authorization", None, ""), ("x-a", "own", "own")],
+)
+async def test_googles_own_client_takes_the_same_way(name: str, key: str | None, sent: str) -> None:
+    """M3, M12: with the headers and through the proxy that the client was given; it asked with the key 'none', past the proxy."""
+    async with (
+        serve_gemini([]) as server,
+        Gemini(
+            "m", api_key=key, headers={name: "of-headers"}, base_url="http://gateway.example", proxy=server.url
+        ) as model,
+    ):
+        assert await model.count_tokens(ASK) > 0
+        [request] = server.requests
+    assert request.headers[name.lower()] == "of-headers"
+    assert request.headers["x-goog-api-key"] == sent

@@ -171,8 +171,10 @@ class Gemini(HttpModel):
         options: Any = {
             "base_url": self._endpoint.base_url,
             "api_version": self._version,
-            "headers": self._extra_headers(),
+            "headers": self._sdk_headers(credential),
         }
+        if self._endpoint.proxy is not None:
+            options["client_args"] = {"proxy": self._endpoint.proxy}
         if self._vertex is not None:
             vertex = self._vertex
             client = genai.Client(
@@ -194,6 +196,14 @@ class Gemini(HttpModel):
             fault = fault_of_error({"message": exc.message, "status": exc.status, **error}, exc.code, {}, credential)
         # Raised out here: the SDK's exception holds its request, and with it the key.
         raise fault
+
+    def _sdk_headers(self, credential: Credential) -> dict[str, str]:
+        """What Google's client sends beside its own: in lower case, as it writes the key's, so that none stands there twice."""
+        headers = {name.lower(): value for name, value in self._endpoint.headers.items()}
+        if self._vertex is None:
+            # It insists on a key. Where another header proves who asks, an empty one is none.
+            headers["x-goog-api-key"] = credential.value or headers.get("x-goog-api-key", "")
+        return headers | self._extra_headers()
 
     async def count_tokens(self, request: ModelRequest) -> int:
         """How many tokens the provider counts in these messages and the system text."""

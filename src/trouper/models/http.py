@@ -78,8 +78,8 @@ class Endpoint:
         self.provider = provider
         #: Where requests go. Without a name and password: httpx would write these into its log with every request.
         self._address, self._basic = with_userinfo_apart(self.base_url)
-        self._headers = _checked_headers(headers)
-        self._proxy = _checked_proxy(proxy)
+        self.headers: Mapping[str, str] = _checked_headers(headers)
+        self.proxy = _checked_proxy(proxy)
         self._transport = transport
         self._connect_timeout_s = connect_timeout_s
         #: By the trio run in which each was made: its sockets are of no use to another.
@@ -99,14 +99,14 @@ class Endpoint:
 
     @property
     def header_names(self) -> frozenset[str]:
-        return frozenset(name.lower() for name in self._headers)
+        return frozenset(name.lower() for name in self.headers)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must never show of that which every request carries: keys in its headers, and passwords in its addresses."""
         # The last word: before it may stand what kind of key it is, as in "Bearer ...".
-        keys = (value.split()[-1:] for name, value in self._headers.items() if _OF_KEYS.search(name))
-        passwords = map(passwords_in, (self.base_url, self._proxy or ""))
+        keys = (value.split()[-1:] for name, value in self.headers.items() if _OF_KEYS.search(name))
+        passwords = map(passwords_in, (self.base_url, self.proxy or ""))
         return tuple(dict.fromkeys(chain(*keys, *passwords)))
 
     @asynccontextmanager
@@ -174,7 +174,7 @@ class Endpoint:
 
     @property
     def _is_proxied(self) -> bool:
-        return self._proxy is not None or (self._transport is None and _proxied_by_environment(self.base_url))
+        return self.proxy is not None or (self._transport is None and _proxied_by_environment(self.base_url))
 
     def _pool(self) -> _Pool:
         run = trio.lowlevel.current_trio_token()
@@ -193,12 +193,12 @@ class Endpoint:
             transport = TrioTransport(_trusted_roots, idle_max=KEEP_ALIVE_MAX, idle_s=KEEP_ALIVE_S)
         try:
             return httpx.AsyncClient(
-                headers=self._headers,
+                headers=self.headers,
                 timeout=httpx.Timeout(None, connect=self._connect_timeout_s),
                 follow_redirects=False,
                 http2=False,
                 verify=False if transport is not None else _trusted_roots(),
-                proxy=self._proxy,
+                proxy=self.proxy,
                 transport=transport,
                 limits=httpx.Limits(
                     max_connections=None, max_keepalive_connections=KEEP_ALIVE_MAX, keepalive_expiry=KEEP_ALIVE_S
