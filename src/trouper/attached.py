@@ -26,7 +26,7 @@ def _attached(item: Attachment, limit: int) -> Media:
     if isinstance(item, Media):
         if not all(isinstance(each, str) for each in (item.mime_type, item.data or item.uri)):
             raise UsageError(f"{item!r} cannot be attached; give it a mime_type, and data in base64 or a uri")
-        size = len(item.data) * 3 // 4 if item.data else 0
+        size = len(item.data) * 3 // 4 - item.data[-2:].count("=") if item.data else 0
         if size > limit:
             raise UsageError(
                 f"attachment {item.name or item.mime_type!r} has {size} bytes, more than Limits.attachment_bytes={limit}; attach a part of it"

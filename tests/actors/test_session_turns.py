@@ -364,6 +364,28 @@ async def test_attachments_that_are_missing_or_too_large_are_misuse(autojump_clo
                 await session.ask("look", attachments=[nothing])
 
 
+@pytest.mark.parametrize("size", [998, 999, 1000])
+async def test_media_up_to_the_limit_to_the_byte_is_taken_as_a_file_of_that_size_is(
+    autojump_clock, open_checked, tmp_path, size
+):
+    """L1: base64 is longer than what it holds by its padding, which counts for nothing."""
+    (tmp_path / "a.bin").write_bytes(b"x" * size)
+    ready = Media("image/png", base64.b64encode(b"x" * size).decode())
+    async with open_checked(Scripted(["seen"]), limits=Limits(attachment_bytes=1000)) as runtime:
+        result = await (await runtime.session("s")).ask("look", attachments=[tmp_path / "a.bin", ready])
+    assert result.text == "seen"
+
+
+@pytest.mark.parametrize("size", [1001, 1002, 1003])
+async def test_media_over_the_limit_is_refused_with_the_size_it_has(autojump_clock, open_checked, size):
+    """L1"""
+    ready = Media("image/png", base64.b64encode(b"x" * size).decode())
+    async with open_checked(Scripted([]), limits=Limits(attachment_bytes=1000)) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(UsageError, match=f"has {size} bytes"):
+            await session.ask("look", attachments=[ready])
+
+
 @pytest.mark.parametrize(
     ("name", "data", "kind"),
     [
