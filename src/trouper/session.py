@@ -257,7 +257,7 @@ class Session(BackgroundSide):
         """Make the context smaller now, and tell what was done, with the tokens before and after.
 
         `HistoryMasked`: old tool results were replaced by notes, and the rest is too short to sum up. `CompactionEnded`: the model was asked for a summary;
-        `how` says what came of it. `None`: there was nothing worth doing.
+        `how` says what came of it; where the budget is spent it is not asked, and `fault` says so. `None`: there was nothing worth doing.
         """
         self._check_here()
         feed = Feed(1, only=CompactionEnded)

@@ -1,6 +1,6 @@
 """What all sessions of a runtime have used together, and its budget for that (L25).
 
-What a step costs is known when it has ended, and many sessions may be in one at once. So a step that is under way holds what it is expected to cost; one that
+What a step costs, or a summary, is known when it has ended, and many sessions may be in one at once. So a step that is under way holds what it is expected to cost; one that
 would go beyond the budget together with those waits until they have ended, and alone it may. Like this the budget is overshot by one step (I27), and by what
 the others cost more than was to be expected: more than was ever sent before, or a longer reply than any before.
 """
@@ -56,13 +56,13 @@ class Spending:
                     self._tool_calls += len(event.preparations)
                     self._most_said = max(self._most_said, event.usage.output or 0)
                     self._most_called = max(self._most_called, len(event.preparations))
-                if kind is not CompactionEnded and (held := self._held.get(record.session)) is not None:
+                if (held := self._held.get(record.session)) is not None:
                     self.release(held)
 
     # -- steps under way
 
     async def hold(self, session: str, tokens: int) -> Held:
-        """Hold what a step of this session is expected to cost, of which `tokens` are sent; as soon as it fits in with those under way.
+        """Hold what a step of this session, or a summary, is expected to cost, of which `tokens` are sent; as soon as it fits in with those under way.
 
         Let go of when its outcome is recorded; or by `release`, if it has none.
         """
@@ -121,13 +121,18 @@ class Spending:
 
         Counted here and not by its record: of many that begin together as many may ask as the budget allows, and one that may not has used nothing.
         """
+        if (spent := self.spent_out()) is None:
+            self._steps += 1
+        return spent
+
+    def spent_out(self) -> Fault | None:
+        """Why no model may be asked any more, if so."""
         for what, used, cap in self._spent():
             if used >= cap:
                 return Fault(
                     "budget",
                     f"the runtime's budget of {cap} {what} is spent ({used} used); raise Budget.{what} to go on",
                 )
-        self._steps += 1
         return None
 
     def warnings(self) -> list[tuple[str, float, float]]:

@@ -450,6 +450,80 @@ async def test_a_compaction_that_spends_the_budget_ends_the_turn(autojump_clock,
     assert len(model.requests) == 5
 
 
+@pytest.mark.parametrize("budget", [Budget(tokens=80), Budget(steps=8)], ids=["tokens", "steps"])
+async def test_a_runtime_whose_budget_is_spent_asks_for_no_summary_either(
+    autojump_clock, open_checked, journal, budget
+):
+    """L25, L26, I27: not in a turn of any session that is over its limit, and not on demand; and nothing is lost for want of one."""
+    model = Scripted([*talk(8, output=10), reply("A summary.")])
+    async with open_checked(model, limits=SMALL, budget=budget) as runtime:
+        for name in ("a", "b"):
+            await filled(await runtime.session(name), 4)
+        for name in ("a", "b"):
+            session = await runtime.session(name)
+            result = await session.ask("And now?")
+            assert (result.stop_reason, result.error.kind) == ("budget", "budget")
+            done = await session.compact()
+            assert (done.how, done.fault.kind, len(session.history)) == ("unchanged", "budget", 9)
+    assert len(model.requests) == 8 and not summaries(model)
+
+
+async def test_summaries_that_begin_together_overshoot_the_runtimes_budget_by_one_of_them(autojump_clock, open_checked):
+    """L25, I27, I26: each holds what it is expected to cost, as a step does; those that wait for it go on when it has ended."""
+    summary = reply(stall(1), "A summary.", usage=Usage(input=390, output=10))
+    model = Scripted([*talk(16, output=10), summary, summary, summary])
+    async with open_checked(model, limits=SMALL, budget=Budget(tokens=160 + 500)) as runtime:
+        sessions = [await runtime.session(name) for name in "abcd"]
+        for session in sessions:
+            await filled(session, 4)
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                nursery.start_soon(session.ask, "And now?")
+        assert all(session.last.number == 5 for session in sessions)
+        assert 660 <= runtime.statistics().usage.total <= 660 + 400
+
+
+@pytest.mark.parametrize("how", ["interrupt", "close"])
+async def test_a_summary_that_waits_for_others_can_be_stopped_and_keeps_nobody(autojump_clock, open_checked, how):
+    """L15, L25, I26"""
+    summary = reply(stall(5), "A summary.", usage=Usage(input=390, output=10))
+    model = Scripted([*talk(8, output=10), summary, reply("Here.", usage=Usage(output=10))], exhausted="repeat")
+    async with open_checked(model, limits=SMALL, budget=Budget(tokens=80 + 500)) as runtime:
+        first, second = [await runtime.session(name) for name in "ab"]
+        for session in (first, second):
+            await filled(session, 4)
+        async with first.turn("And now?") as one, second.turn("And now?") as two:
+            await trio.sleep(1)
+            assert len(summaries(model)) == 1
+            waiting = second if summaries(model)[0].session == "a" else first
+            begun = trio.current_time()
+            await getattr(waiting, how)()
+            assert trio.current_time() - begun < 0.05
+            ends = [(await turn.wait_ended()).stop_reason for turn in (one, two)]
+        assert sorted(ends) == ["end_turn", "interrupt"]
+
+
+async def test_a_session_whose_budget_is_spent_is_not_summed_up_on_demand(autojump_clock, open_checked, journal):
+    """L25, L27, L34, I27: old results are masked all the same, for that is free; and there is a summary when the budget is raised."""
+
+    @tool(readonly=True)
+    async def dump() -> str:
+        """A lot of text."""
+        return "x" * 12_000
+
+    model = Scripted([reply(call("dump")), *talk(5), reply("A summary.")])
+    limits = Limits(compaction=Compaction(share=None, keep_pairs=2, min_messages=6))
+    async with open_checked(model, tools=[dump], limits=limits) as runtime:
+        session = await runtime.session("s", budget=Budget(steps=6))
+        await filled(session, 5)
+        done = await session.compact()
+        assert (done.how, done.fault.kind, len(session.history)) == ("unchanged", "budget", 12)
+        assert not summaries(model)
+        await runtime.session("s", budget=Budget(steps=7))
+        assert (await session.compact()).how == "summary"
+    assert len(recorded(journal, HistoryMasked)) == 1
+
+
 async def test_an_overflow_that_masking_alone_can_mend_is_asked_again(autojump_clock, open_checked, journal):
     """L27, L32: also if no summary can be had."""
 

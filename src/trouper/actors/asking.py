@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Sequence
+from typing import Any
 
 from trouper import checks
 from trouper.actors.draft import Draft
@@ -27,6 +28,7 @@ from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
 from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
+from trouper.core.steps import budgeted, is_spent
 from trouper.core.tokens import estimate_json, estimate_text
 from trouper.core.values import changed
 from trouper.models.protocol import ModelRequest, name_of
@@ -69,16 +71,10 @@ class Asking:
     async def call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
         spending, held = self._host.ground.spending, None
         if spending.is_capped:
-            with running.until():
-                held = await spending.hold(self._host.session, self._expected_tokens())
-            if running.stopped or held is None:
-                if held is not None:
-                    spending.release(held)
+            if (held := await self._hold(running)) is None:
                 return None
             spent = spending.begin_step()
-            # Before the end, also where one step has spent what was left.
-            for what, used, cap in spending.warnings():
-                self._host.tell(NoteBudget(what, used, cap))
+            self._warn()
             if spent is not None:
                 spending.release(held)
                 return EndTurn(turn, "budget", self._host.now(), spent, unasked=True)
@@ -108,6 +104,21 @@ class Asking:
             if command is None and held is not None:
                 spending.release(held)  # Else when it is recorded: until then nobody knows what it has cost.
         return command
+
+    async def _hold(self, running: Running) -> Any:
+        """What the next request is expected to cost, as soon as it fits in beside those of other sessions; `None` if it was stopped before."""
+        spending, held = self._host.ground.spending, None
+        with running.until():
+            held = await spending.hold(self._host.session, self._expected_tokens())
+        if running.stopped and held is not None:
+            spending.release(held)
+            return None
+        return held
+
+    def _warn(self) -> None:
+        # Before the end, also where one step has spent what was left.
+        for what, used, cap in self._host.ground.spending.warnings():
+            self._host.tell(NoteBudget(what, used, cap))
 
     def _expected_tokens(self) -> int:
         """What the next request will cost to send. What the provider has reported once includes all that goes along with the messages."""
@@ -198,6 +209,20 @@ class Asking:
     async def summarise(self, split: int, running: Running) -> Command | None:
         """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
         turn = self._host.state.turn
+        spending, held = self._host.ground.spending, None
+        # In a turn, the session's own budget was looked at before it began.
+        spent = self._spent_out() if turn is None else None
+        if spending.is_capped and spent is None:
+            if (held := await self._hold(running)) is None:
+                return None
+            self._warn()
+            if (spent := spending.spent_out()) is not None:
+                spending.release(held)
+        if spent is not None:
+            now = self._host.now()
+            return (
+                DeliverSummary(split, now, fault=spent) if turn is None else EndTurn(turn.number, "budget", now, spent)
+            )
         outfit = self._host.turn_outfit if turn is not None else self._host.outfit
         connecting = Connecting(outfit.limits.deadlines)
         ask = Message("user", (Text(compaction.HAND_OVER_PROMPT),), "note")
@@ -230,4 +255,18 @@ class Asking:
                 return DeliverSummary(split, self._host.now(), usage=call.usage, fault=fault)
             return DeliverSummary(split, self._host.now(), finished.text, call.usage)
 
-        return await call.run(running, finish)
+        command: Command | None = None
+        try:
+            command = await call.run(running, finish)
+        finally:
+            if command is None and held is not None:
+                spending.release(held)
+        return command
+
+    def _spent_out(self) -> Fault | None:
+        """Why this session may ask no model any more, if so."""
+        budget = self._host.outfit.budget
+        for what, used, cap in budgeted(self._host.state.spent, budget.tokens, budget.steps, budget.tool_calls):
+            if used >= cap:
+                return is_spent(what, used, cap)
+        return None

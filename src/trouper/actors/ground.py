@@ -90,7 +90,10 @@ class Spending(Protocol):
     caps_tokens: bool
 
     async def hold(self, session: str, tokens: int) -> Any:
-        """Hold what a step of this session is expected to cost, of which `tokens` are sent, until its outcome is recorded. Waits until it fits in with those under way."""
+        """Hold what a step of this session, or a summary, is expected to cost, of which `tokens` are sent, until its outcome is recorded.
+
+        Waits until it fits in with those under way.
+        """
 
     def release(self, held: Any) -> None:
         """Let go of it: the step has no outcome."""
@@ -100,6 +103,9 @@ class Spending(Protocol):
 
     def begin_step(self) -> Fault | None:
         """A session is about to ask a model: one more step; or why none may any more."""
+
+    def spent_out(self) -> Fault | None:
+        """Why no model may be asked any more, if so."""
 
     def warnings(self) -> Sequence[tuple[str, float, float]]:
         """Caps of which 80 % are spent, each told once: what, how much, of how much."""

@@ -57,6 +57,10 @@ def compact(decision: Decision, command: Compact) -> None:
 def install(decision: Decision, command: DeliverSummary) -> None:
     """The summary if it is smaller; else the oldest turns go, with a note; else nothing changes (L31, I35)."""
     state = decision.state
+    if command.fault is not None and command.fault.kind == "budget":
+        # Nobody was asked, and who raises the budget can have a summary: nothing is lost for want of one.
+        give_up(decision, command.usage, command.fault)
+        return
     messages = state.history.messages
     kept = compaction.questions(messages, None if state.turn is None else state.turn.since, command.split)
     candidates: list[tuple[str, Message]] = []
