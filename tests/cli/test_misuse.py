@@ -286,6 +286,24 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     assert fresh.code == 0 and "is not there yet" in fresh.out
 
 
+def test_doctor_says_where_a_root_that_is_not_there_yet_cannot_be_made(
+    trouper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that the first `trouper run` makes it, and that ended with "no permission"."""
+    really = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path and really(path, mode))
+    done = trouper("doctor", "--root", tmp_path / "share" / "root")
+    assert done.code == 1 and f"root: {str(tmp_path / 'share' / 'root')!r} cannot be made" in done.out
+    assert f"{str(tmp_path)!r} cannot be written; give another --root, or set TROUPER_ROOT" in done.out
+
+
+def test_doctor_does_not_say_that_a_root_behind_a_file_will_be_made(trouper, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = trouper("doctor", "--root", tmp_path / "file" / "root")
+    assert done.code == 1 and f"root: {str(tmp_path / 'file')!r} is not a directory; give another --root" in done.out
+    assert "makes it" not in done.out
+
+
 @pytest.mark.parametrize("name", ["lock", "reserve", "control.sock"])
 def test_doctor_names_what_is_in_the_way_of_the_runtimes_own_files(trouper, root: Path, name: str) -> None:
     (root / name).unlink(missing_ok=True)

@@ -93,7 +93,7 @@ def _version() -> Iterator[Finding]:
 
 def _root(root: Path) -> Iterator[Finding]:
     if not os.path.lexists(root):
-        yield Finding("root", "note", f"{str(root)!r} is not there yet; the first `trouper chat` or `run` makes it")
+        yield _root_to_be(root)
         return
     if not root.is_dir():
         yield Finding("root", "problem", f"{str(root)!r} is not a directory; give another --root")
@@ -109,6 +109,28 @@ def _root(root: Path) -> Iterator[Finding]:
         yield Finding("root", "problem", f"{str(root)!r} cannot be written; chmod u+rwx it")
     else:
         yield from _own_files(root)
+
+
+def _root_to_be(root: Path) -> Finding:
+    """Whether the first command that needs the root can make it."""
+    place = _nearest(root)
+    if not place.is_dir():
+        return Finding("root", "problem", f"{str(place)!r} is not a directory; give another --root")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return Finding(
+            "root",
+            "problem",
+            f"{str(root)!r} cannot be made, for {str(place)!r} cannot be written; give another --root, or set TROUPER_ROOT",
+        )
+    return Finding("root", "note", f"{str(root)!r} is not there yet; the first `trouper chat` or `run` makes it")
+
+
+def _nearest(root: Path) -> Path:
+    """The root, or what there is already of the path to it."""
+    place = root
+    while not place.exists():
+        place = place.parent
+    return place
 
 
 def _own_files(root: Path) -> Iterator[Finding]:
@@ -131,9 +153,7 @@ def _is_file_or_nothing(path: Path) -> bool:
 
 
 def _disk(root: Path) -> Iterator[Finding]:
-    place = root
-    while not place.exists():
-        place = place.parent
+    place = _nearest(root)
     free = shutil.disk_usage(place).free
     if free < FREE_BYTES_MIN:
         yield Finding(
