@@ -303,6 +303,38 @@ async def test_of_several_calls_that_wait_the_user_says_which_one_runs(tmp_path:
     assert "! number 2 waits no longer; there is 1" in said
 
 
+@pytest.mark.parametrize("rest", ["1 awlays", "1 not yet", "call_1_1_0 call_1_2_0", "1 3"])
+async def test_an_approve_with_a_word_that_is_no_call_approves_nothing(tmp_path: Path, rest: str) -> None:
+    """T4: the line was refused, and the call that it named first ran nevertheless."""
+    asked = reply(call("run_it", argv=["one"]), call("run_it", argv=["two"]))
+    model = Scripted([asked, reply("Done.")])
+    said = await _answered(
+        tmp_path,
+        model,
+        [run_it],
+        ("/approve 2", f"/approve {rest}"),
+        ("nothing was approved", "/deny"),
+        ("Done.", "/quit"),
+    )
+    word = rest.split()[1]
+    assert f"! no call {word!r} waits for an approval, so nothing was approved; there is 1, 2" in said
+    outcomes = [part.outcome for part in model.requests[-1].messages[-1].parts if isinstance(part, ToolAnswer)]
+    assert outcomes == [Outcome.DENIED, Outcome.DENIED]
+
+
+async def test_a_call_that_is_named_twice_is_approved_once(tmp_path: Path) -> None:
+    """T4: the second time it waited no longer, and the line was told to be a mistake."""
+    model = Scripted([reply(call("run_it", argv=["one"])), reply("Done.")])
+    said = await _answered(
+        tmp_path,
+        model,
+        [run_it],
+        ("/approve call", "/approve call_1_1_0 call_1_1_0"),
+        ("Done.", "/quit"),
+    )
+    assert not [line for line in said if line.startswith("!")]
+
+
 async def test_of_several_questions_that_wait_the_user_says_which_one_is_answered(tmp_path: Path) -> None:
     """T16, command line: it was always the oldest."""
     asked = reply(

@@ -116,7 +116,12 @@ async def _approve(chat: Chat, rest: str) -> None:
     words = rest.split()
     always = "always" in words
     waiting = _waiting_approvals(chat)
-    named = [chat.approvals.chosen(word, waiting)[0] or word for word in words if word != "always"]
+    named = {chat.approvals.chosen(word, waiting)[0] or word: word for word in words if word != "always"}
+    # All of them are looked at before any is approved: a line that is refused has done nothing.
+    for call, word in named.items():
+        if call not in chat.session.approvals:
+            there_is = ", ".join(chat.approvals.names(waiting))
+            raise UsageError(f"no call {word!r} waits for an approval, so nothing was approved; there is {there_is}")
     for call in named or waiting:
         await chat.session.approve(call, always=always, by="chat")
 

@@ -39,6 +39,10 @@ class Numbers:
         """Those that the user could see; what has come up since, nobody has looked at."""
         return [id for id in self._of if id in waiting]
 
+    def names(self, waiting: Collection[str]) -> list[str]:
+        """What the user says for each that was shown and waits: its number, or its id."""
+        return [id if number is None else str(number) for id, number in self._of.items() if id in waiting]
+
     def chosen(self, text: str, waiting: Collection[str]) -> tuple[str | None, str]:
         """What a text that begins with a number is about, and the rest of it; `None` if it names none."""
         word, *rest = text.split(maxsplit=1) or [""]
