@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -391,6 +392,27 @@ def test_a_secret_is_found_wherever_it_stands(sound: Story) -> None:
     """I36: in what sessions say, and in what the memory was told."""
     for session in (HERE, "~memory"):
         assert _found([each for each in sound if each.session == session], secrets=[SECRET]).count("I36") >= 1
+
+
+@pytest.mark.parametrize(
+    "secret", ['sword"fish-1234', "sword\\fish-1234", "schwertf\u00efsch-1234", "sword\nfish-1234"]
+)
+def test_a_secret_is_found_however_json_writes_it(sound: Story, secret: str) -> None:
+    """I36: a record is JSON, and what a model or a provider said may be JSON within that."""
+    for content in (secret, [secret], json.dumps([secret]), json.dumps([secret], ensure_ascii=False)):
+
+        def tell(event: CallEnded, content: Any = content) -> list[Event]:
+            return [changed(event, content=content)]
+
+        assert "I36" in _found(_edited(sound, CallEnded, tell), secrets=[secret])
+    assert _found(sound, secrets=[secret]) == []
+
+
+@pytest.mark.parametrize("given", ["swordfish-1234", [""], [b"swordfish-1234"]])
+def test_secrets_are_texts(sound: Story, given: Any) -> None:
+    """I36: of one text its letters would be looked for, and nothing stands everywhere."""
+    with pytest.raises(UsageError, match="secrets"):
+        check_invariants(sound, secrets=given)
 
 
 @pytest.mark.parametrize("given", [5, None])

@@ -9,6 +9,7 @@ in `decide` shows. What it cannot see in a journal (work that started before its
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -108,7 +109,7 @@ def check_invariants(
     `limits`: those that the runtime had, if they were not the usual ones (I19). `complete`: nothing may be left open at the end (faults are off and everybody has had time, I26). `rerun`: decide every recorded command again and compare
     (I18). `secrets`: texts that may stand nowhere (I36).
     """
-    checker = _Checker(limits or Limits(), rerun, tuple(secrets))
+    checker = _Checker(limits or Limits(), rerun, _as_written(secrets))
     for record in records_of(journal):
         checker.record(record)
     return checker.finished(complete)
@@ -128,6 +129,20 @@ def records_of(journal: Journal) -> Iterator[codec.Record]:
         yield from journal
     else:
         raise UsageError(f"{journal!r} is no journal; give its directory, or what open_journal() gave")
+
+
+def _as_written(secrets: Iterable[str]) -> frozenset[str]:
+    """How each may stand in a record, which is ASCII JSON: a quote, a backslash, an accent or a line end is escaped there, and in JSON within JSON twice."""
+    if isinstance(secrets, str):
+        raise UsageError("secrets are a list of texts, not one text; write secrets=[...]")
+    found: set[str] = set()
+    given: Iterable[object] = secrets
+    for secret in given:
+        if not isinstance(secret, str) or not secret:
+            raise UsageError(f"{secret!r} in secrets is no text that could stand anywhere; leave it out")
+        inside = {secret, *(json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))}
+        found |= {json.dumps(each)[1:-1] for each in inside}
+    return frozenset(found)
 
 
 @define
@@ -168,7 +183,7 @@ class _Watched:
 
 
 class _Checker:
-    def __init__(self, limits: Limits, rerun: bool, secrets: tuple[str, ...]) -> None:
+    def __init__(self, limits: Limits, rerun: bool, secrets: frozenset[str]) -> None:
         self._limits = limits
         self._rerun = rerun
         self._secrets = secrets
@@ -205,9 +220,8 @@ class _Checker:
     def _check_secrets(self, record: codec.Record) -> None:
         if self._secrets:
             body = b"".join(codec.encode(record)).decode("ascii")
-            for secret in self._secrets:
-                if secret in body:
-                    self._wrong("I36", "a secret stands in the journal")
+            if any(secret in body for secret in self._secrets):
+                self._wrong("I36", "a secret stands in the journal")
 
     def _check_recovered(self, watched: _Watched, record: codec.Record) -> None:
         """Another process writes: before anything else it looks after what the one before it had begun."""
