@@ -149,6 +149,25 @@ def test_a_tool_that_breaks_is_told_with_its_arguments_and_a_short_program() -> 
                 simulation.simulate(number, tools=[each])
 
 
+def test_a_refusal_out_of_a_tools_own_nursery_is_no_mistake() -> None:
+    """L20: the nursery puts a group around it, and the model is told of it like of any other."""
+
+    @tool
+    async def book(seats: int) -> str:
+        """Asks two places at once."""
+
+        async def full() -> None:
+            await trio.sleep(0.1)
+            raise ToolError("no seats left")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(full)
+            nursery.start_soon(trio.sleep_forever)
+        return "booked"
+
+    assert any("'book'" in line for seed in range(5) for line in simulation.simulate(seed, tools=[book]).story)
+
+
 def test_client_side_tools_of_ones_own_are_answered() -> None:
     """T4, I26: their turns wait for a client, and there is one."""
 

@@ -7,7 +7,7 @@ import trio
 from trouper import codec
 from trouper.core.events import CallStarted
 from trouper.core.messages import Json
-from trouper.foreign import from_outside
+from trouper.foreign import alone, from_outside
 from trouper.testing.crash_disk import PowerCut
 from trouper.testing.world import World
 from trouper.tools.context import Question, ToolContext
@@ -133,9 +133,10 @@ def watched_tool(world: World, mine: Tool) -> Tool:
             try:
                 returned = await invoke(arguments, context)
                 as_result(returned, mine.name)
-            except (ToolError, ConnectionRequired, PowerCut):
-                raise
             except BaseException as error:
+                # What a nursery of the tool's own wraps is told to the model like any other.
+                if isinstance(alone(error), ToolError | ConnectionRequired | PowerCut):
+                    raise
                 # Also what would end a whole program: with us it ends the call, and is no less a mistake of the tool's.
                 if from_outside(error) is None:
                     world.wrong(f"{shown} raised {error!r}")
