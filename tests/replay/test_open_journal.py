@@ -247,6 +247,33 @@ def test_a_record_that_cannot_be_read_hides_no_other_session(
     trio.run(go_on)
 
 
+def test_a_missing_blob_hides_no_other_session(tmp_path: Path) -> None:
+    """J10, I23: who is in the journal can be asked, also while it is being written, and the other sessions be looked at."""
+
+    async def talk() -> None:
+        async with open_runtime(
+            tmp_path / "whole", model=Scripted([reply("x" * 2_000_000), reply("Hello.")])
+        ) as runtime:
+            for name in ("one", "two"):
+                await (await runtime.session(name)).ask("hello")
+
+    trio.run(talk)
+    whole = open_journal(tmp_path / "whole")
+    with closing(open_log(tmp_path / "live")) as log:
+        for record in whole.records():
+            log.append(Entry(record.session, record.id, *codec.encode(changed(record, epoch=log.epoch))))
+        log.flush()
+        (blob,) = (each for each in (tmp_path / "live" / "blobs").rglob("*") if each.is_file())
+        blob.unlink()
+        journal = open_journal(tmp_path / "live")
+        assert journal.sessions == ("one", "two")
+        assert journal.last == whole.last
+        assert journal.state_at(journal.last, "two") == whole.state_at(whole.last, "two")
+        with pytest.raises(JournalDamaged, match="a blob is missing; sessions: one"):
+            journal.state_at(journal.last, "one")
+    assert not journal.verify().ok
+
+
 def _until_refused(journal: Journal) -> Iterator[Step]:
     with suppress(ReplayRefused):
         yield from journal.steps()

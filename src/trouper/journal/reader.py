@@ -6,7 +6,7 @@ import errno
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from trouper.journal._errors import (
     JournalDamaged,
@@ -64,13 +64,24 @@ class Reader:
 
     def paced_records(self, after: int = 0, stream: str | None = None) -> Iterator[RawRecord | None]:
         """The same, with a `None` wherever a block was read: a moment at which others may run, however rare the stream's records are."""
+        return self._records(after, stream, self._resolved)
+
+    def lines(self, after: int = 0) -> Iterator[RawRecord]:
+        """All of them as their segments have them. No blob is read: to whoever asks only whose they are, one that is missing is no matter."""
+        return (record for record in self._records(after, None, bytes) if record is not None)
+
+    def _records(
+        self, after: int, stream: str | None, resolved: Callable[[bytes], bytes]
+    ) -> Iterator[RawRecord | None]:
         mark = b'"session":"%b"' % stream.encode() if stream is not None else b""
         try:
-            yield from self._records(after, stream, mark)
+            yield from self._found(after, stream, mark, resolved)
         except OSError as error:
             raise opening_error(self.root, error, "read") from error
 
-    def _records(self, after: int, stream: str | None, mark: bytes) -> Iterator[RawRecord | None]:
+    def _found(
+        self, after: int, stream: str | None, mark: bytes, resolved: Callable[[bytes], bytes]
+    ) -> Iterator[RawRecord | None]:
         while True:
             ended_sealed = False
             newest = 0
@@ -93,7 +104,7 @@ class Reader:
                             or (payload.find(mark) >= 0 and stream_of(payload) == stream)
                             or is_gap(payload)
                         ):
-                            yield RawRecord(seq, self._resolved(payload))
+                            yield RawRecord(seq, resolved(payload))
                     yield None
             # A writer may have sealed what was its live segment while we read it; then there is more behind it.
             if not ended_sealed or not self._has_more(after, newest):

@@ -102,7 +102,7 @@ class Journal:
     def sessions(self) -> tuple[str, ...]:
         """Every session that has a record, in the order of their first ones."""
         found: dict[str, None] = {}
-        for raw in self._reader.records():
+        for raw in self._reader.lines():
             if not is_gap(raw.payload) and is_session(stream_of(raw.payload)):
                 found[stream_of(raw.payload)] = None
         return tuple(found)
@@ -114,7 +114,7 @@ class Journal:
         if live is not None and live.footer is not None:
             return live.footer.last
         last = live.header.first - 1 if live is not None else 0
-        for raw in self._reader.records(after=last):
+        for raw in self._reader.lines(after=last):
             last = raw.seq
         return last
 
