@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import weakref
+from typing import Any
 
 import pytest
 import trio
@@ -79,6 +81,21 @@ async def test_an_unusable_name_is_refused(autojump_clock: MockClock, name: str)
         with pytest.raises(_errors.InvalidName, match="is not usable"):
             supervisor.spawn(name, counter)
         assert supervisor.statistics().started == 0
+
+
+@pytest.mark.parametrize(
+    "given", [{"restart": "always"}, {"restart": None}, {"grace_s": "5"}, {"grace_s": -1.0}, {"grace_s": math.nan}]
+)
+async def test_a_policy_that_is_none_is_refused_where_it_is_given(
+    autojump_clock: MockClock, given: dict[str, Any]
+) -> None:
+    """I23: it was read when the actor crashed, or was stopped, and then failed for all the others too."""
+    async with open_supervisor(report=quiet) as supervisor:
+        good = supervisor.spawn("good", counter)
+        with pytest.raises(_errors.UsageError, match=f"{next(iter(given))}=.* of actor 'bad'"):
+            supervisor.spawn("bad", counter, **given)
+        assert supervisor.find("bad") is None
+        assert await good.ask("total?") == 0
 
 
 async def test_a_reference_that_has_ended_does_not_stop_the_next_of_its_name(autojump_clock: MockClock) -> None:

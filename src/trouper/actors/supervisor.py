@@ -58,6 +58,14 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
+def _check_policy(name: str, restart: object, grace_s: object) -> None:
+    """Where it is given: read first when the actor has crashed, or is stopped, it would take the whole block with it (I23)."""
+    if not isinstance(restart, Restart):
+        raise UsageError(f"restart={restart!r} of actor {name!r} is no Restart; write restart=Restart(...)")
+    if grace_s is not None and not (isinstance(grace_s, int | float) and grace_s >= 0):
+        raise UsageError(f"grace_s={grace_s!r} of actor {name!r} makes no sense; give seconds, 0 for none")
+
+
 class _Phase(enum.Enum):
     """WAITING -> OPEN -> CLOSING -> WAITING (a nested supervisor begins again) or OVER; WAITING -> OVER."""
 
@@ -145,6 +153,7 @@ class Supervisor:
             raise InvalidName(
                 f"actor name {name!r} is not usable; use 1 to 128 letters, digits, '-', '_' or '.'", name=name
             )
+        _check_policy(name, restart, grace_s)
         if name in self._children:
             raise ActorNameTaken(
                 f"supervisor {self._name!r} has a living actor {name!r}; find() it, or stop() it and wait for its end",
