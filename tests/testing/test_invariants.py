@@ -36,7 +36,7 @@ from trouper.core.messages import Outcome, Usage
 from trouper.core.notification import NotificationQueued, NotificationsDelivered
 from trouper.core.schedule import ScheduleCancelled, ScheduleFireClaimed, ScheduleFireReclaimed
 from trouper.core.session import Event
-from trouper.core.task_events import TaskEndedLate, TaskReattached, TaskSpilled, TaskSucceeded
+from trouper.core.task_events import TaskCreated, TaskEndedLate, TaskReattached, TaskSpilled, TaskSucceeded
 from trouper.core.values import changed
 from trouper.journal import MemoryDisk
 from trouper.journal.reader import Reader
@@ -276,6 +276,11 @@ BREAKS: dict[str, tuple[str, Callable[[Story], Story]]] = {
         lambda s: _edited(s, TurnStarted, lambda e: [changed(e, options=changed(e.options, call_cap=2))]),
     ),
     "a run ends twice": ("I28", lambda s: _edited(s, TaskSucceeded, lambda e: [e, e])),
+    "a run begins a second time": ("I28", lambda s: _edited(s, TaskSpilled, lambda e: [e, e])),
+    "a run that has ended begins once more": (
+        "I28",
+        lambda s: _edited(s, TaskSucceeded, lambda e: [e, TaskCreated(_event(s, TaskSpilled).task, 1.0)]),
+    ),
     "a stale attempt ends a run": (
         "I28",
         lambda s: _told(s, _where(s, TaskSpilled), _reattached(s)),

@@ -391,12 +391,14 @@ class _Checker:
     def _check_part(self, watched: _Watched, event: object) -> None:
         match event:
             case TaskCreated(task=new):
+                self._check_new(watched, new.id)
                 watched.live_tasks.add(new.id)
             case TaskStarted() | TaskReattached():
                 watched.attempts[event.task_id] += 1
                 self._check_attempt(watched, event)
                 self._check_permits(watched)
             case TaskSpilled(task=new):
+                self._check_new(watched, new.id)
                 watched.live_tasks.add(new.id)
                 watched.attempts[new.id] = 1
                 self._check_permits(watched)
@@ -437,6 +439,10 @@ class _Checker:
                 watched.cancelled_schedules.add(schedule)
             case _:
                 pass
+
+    def _check_new(self, watched: _Watched, task_id: str) -> None:
+        if task_id in watched.live_tasks or task_id in watched.task_ends:
+            self._wrong("I28", f"task {task_id!r} begins a second time")
 
     def _check_attempt(self, watched: _Watched, event: TaskStarted | TaskReattached | TaskEnded) -> None:
         current = watched.attempts[event.task_id]
