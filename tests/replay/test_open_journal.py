@@ -556,9 +556,12 @@ def test_misuse_is_named(root: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"'~memory' is what was remembered, .* its records tell: records"):
             look()
     assert [type(record.cause).__name__ for record in journal.records("~memory")] == ["Remember"]
-    for path in ("", 5, None, b"state"):
+    path: Any
+    for path in ("", 5, None, b"state", "a\0b", "\udcff\ud800"):
         with pytest.raises(UsageError, match="no path of a journal"):
-            open_journal(path)  # type: ignore[arg-type]
+            open_journal(path)
+        with pytest.raises(UsageError, match="no path of a journal; give the directory that is to hold the new one"):
+            journal.fork(3, path)
     for bounds in ({"after": "x"}, {"after": -1}, {"upto": 2.5}):
         with pytest.raises(UsageError, match="makes no sense"):
             list(journal.records(**bounds))

@@ -215,7 +215,7 @@ class Journal:
         The new one gets its name when it is complete; until then it is in `target` with `.tmp` behind it. What fails leaves neither; what a killed process has left there
         is taken away.
         """
-        place = os.path.abspath(target)
+        place = os.path.abspath(_path(target, "give the directory that is to hold the new one"))
         self._check(seq)
         if session is not None:
             self._known(session)
@@ -272,10 +272,17 @@ class Journal:
 
 def open_journal(path: str | os.PathLike[str]) -> Journal:
     """The journal in a directory, for reading: takes no lock, changes nothing."""
-    given: object = path
-    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
-        raise UsageError(f"{given!r} is no path of a journal; give the directory that holds the segments", path=given)
-    return Journal(open_reader(path))
+    return Journal(open_reader(_path(path, "give the directory that holds the segments")))
+
+
+def _path(given: object, remedy: str) -> str:
+    name = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    try:
+        if isinstance(name, str) and name and b"\0" not in os.fsencode(name):
+            return name
+    except UnicodeEncodeError:
+        pass
+    raise UsageError(f"{given!r} is no path of a journal; {remedy}", path=given)
 
 
 @frozen
