@@ -57,7 +57,7 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "what to search": (lambda r, s, t: r.memory.search(7), UsageError, "give some words"),  # type: ignore[arg-type]
     "time to live": (lambda r, s, t: r.memory.remember("a", "k", 1, ttl_s=1e300), CommandRejected, "give seconds"),
     "no trigger": (lambda r, s, t: r.trigger("t", 60, act), UsageError, "give Every"),  # type: ignore[arg-type]
-    "no function": (lambda r, s, t: r.trigger("t", Every(1), None), UsageError, "async function"),  # type: ignore[arg-type]
+    "no function": (lambda r, s, t: r.trigger("t", Every(1), None), UsageError, "give a function"),  # type: ignore[arg-type]
     "no seconds": (lambda r, s, t: r.trigger("t", Every("1"), act), UsageError, "give seconds"),  # type: ignore[arg-type]
     "no path": (lambda r, s, t: r.trigger("t", OnChange(()), act), UsageError, "name a file"),
     "no paths at all": (lambda r, s, t: r.trigger("t", OnChange(5), act), UsageError, "name files"),  # type: ignore[arg-type]
