@@ -11,11 +11,26 @@ from pathlib import Path
 
 from trouper._errors import UsageError
 from trouper.core.messages import Media
+from trouper.core.settings import Limits
 
 Attachment = Media | str | Path
 
 
-def all_attached(attachments: Sequence[Attachment], limit: int) -> tuple[Media, ...]:
+def along_with(text: str, attachments: Sequence[Attachment], limits: Limits) -> tuple[Media, ...]:
+    """What goes along with this prompt, if it can be a prompt."""
+    if not isinstance(text, str):
+        raise UsageError(f"a prompt is text, not {type(text).__name__}; use attachments for anything else")
+    if len(text) > limits.input_chars:
+        raise UsageError(
+            f"the prompt has {len(text)} characters, more than Limits.input_chars={limits.input_chars}; attach a file"
+        )
+    media = () if attachments == () else _all_attached(attachments, limits.attachment_bytes)
+    if not text.strip() and not media:
+        raise UsageError("the prompt is empty; say something or attach something")
+    return media
+
+
+def _all_attached(attachments: Sequence[Attachment], limit: int) -> tuple[Media, ...]:
     if isinstance(attachments, str | Path | Media) or not isinstance(attachments, Iterable):
         raise UsageError(f"attachments={attachments!r} is no list; write attachments=[...]")
     return tuple(_attached(item, limit) for item in attachments)

@@ -18,7 +18,7 @@ from trouper.actors.reference import Ref
 from trouper.actors.request import ki_safe
 from trouper.actors.session import Override, SessionActor, Step
 from trouper.actors.tool_call import within_limits
-from trouper.attached import Attachment, all_attached
+from trouper.attached import Attachment, along_with
 from trouper.block import Block
 from trouper.core.calls import CallPhase
 from trouper.core.commands import Approve, CancelCall, Close, Compact, Configure, DeliverResult, Deny, Interrupt, Submit
@@ -430,22 +430,14 @@ class Session(BackgroundSide):
             await self._ask(Configure(system))
 
     def _submit(self, text: str, attachments: Sequence[Attachment], schema: Mapping[str, Json] | None) -> Submit:
-        limits = self._actor.outfit.limits
-        if not isinstance(text, str):
-            raise UsageError(f"a prompt is text, not {type(text).__name__}; use attachments for anything else")
-        if len(text) > limits.input_chars:
-            raise UsageError(
-                f"the prompt has {len(text)} characters, more than Limits.input_chars={limits.input_chars}; attach a file"
-            )
-        media = () if attachments == () else all_attached(attachments, limits.attachment_bytes)
-        if not text.strip() and not media:
-            raise UsageError("the prompt is empty; say something or attach something")
+        outfit = self._actor.outfit
+        media = along_with(text, attachments, outfit.limits)
         return Submit(
             text=text,
             at=self._now(),
-            options=self._actor.outfit.turn_options(schema),
+            options=outfit.turn_options(schema),
             attachments=media,
-            queue_max=limits.queued_inputs,
+            queue_max=outfit.limits.queued_inputs,
         )
 
     def _check_here(self) -> None:

@@ -118,3 +118,15 @@ def test_what_is_asked_where_nobody_can_answer_is_declined(tmp_path: Path, optio
     assert done.returncode == 0 and "it was declined" in done.stdout, done
     assert 'session main asks "Which colour?": declined, for nobody is here to answer' in done.stderr
     assert not check_invariants(root, complete=True)
+
+
+@pytest.mark.parametrize("given", ["a file that is not there", "a prompt that is too long"])
+def test_what_cannot_be_sent_leaves_no_session_behind(trouper: Callable[..., Any], tmp_path: Path, given: str) -> None:
+    """L1: each such mistake was one more session without a turn in the list."""
+    root = tmp_path / "root"
+    assert trouper("run", "hello", "--root", root, "--session", "main").code == 0
+    (root / "trouper.toml").write_text("[limits]\ninput_chars = 100\n")
+    options = ["hello", "--attach", tmp_path / "none.txt"] if given.startswith("a file") else ["hello " * 100]
+    refused = trouper("run", *options, "--root", root)
+    assert refused.code == 2 and ("none.txt" in refused.err or "Limits.input_chars=100" in refused.err), refused
+    assert open_journal(root).sessions == ("main",)

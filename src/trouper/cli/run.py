@@ -15,13 +15,16 @@ import trio
 
 from trouper import codec
 from trouper._errors import CommandRejected, UsageError
+from trouper.attached import along_with
 from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of, text
+from trouper.cli.configuration import read_configuration
 from trouper.cli.describe import quoted
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
 from trouper.cli.hosting import ended_by_signals, hosting
 from trouper.cli.terminal import Terminal, clean, clean_line, plural
 from trouper.core.events import ApprovalRequested, CallEnded, ModelReplied
 from trouper.core.live import CaughtUp, LiveEvent, QuestionAsked, TextDelta
+from trouper.core.messages import Media
 from trouper.core.session import Phase, State, evolve
 from trouper.session import Session
 from trouper.turn import TurnResult
@@ -63,13 +66,15 @@ def _prompt_on_stdin() -> str:
 
 async def _run(options: argparse.Namespace, prompt: str) -> int:
     root = root_of(options)
+    # Looked at first: what cannot be sent is to leave no session behind.
+    attached = along_with(prompt, options.attach, read_configuration(root).limits)
     async with ended_by_signals():
         async with hosting(root, options) as hosted:
             session = await hosted.runtime.session(
                 options.session, system=options.system or hosted.configuration.system
             )
             await _wait_resumed(session, options)
-            result = await _turn(session, prompt, options)
+            result = await _turn(session, prompt, attached, options)
             if options.wait:
                 await _wait_background(session, options)
             elif left := len(session.state.tasks.live):
@@ -117,10 +122,10 @@ def _tell_waiting(session: str, calls: Iterable[str]) -> None:
         say(f"call {call} of session {session} waits for an approval; see `trouper approvals`")
 
 
-async def _turn(session: Session, prompt: str, options: argparse.Namespace) -> TurnResult:
+async def _turn(session: Session, prompt: str, attached: Sequence[Media], options: argparse.Namespace) -> TurnResult:
     out = Terminal()
     spoken = ""
-    async with session.turn(prompt, attachments=options.attach, attended=options.ask) as turn:
+    async with session.turn(prompt, attachments=attached, attended=options.ask) as turn:
         async for event in turn:
             if isinstance(event, QuestionAsked | CaughtUp):
                 out.stream.flush()
