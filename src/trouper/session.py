@@ -55,6 +55,8 @@ class SessionStatistics:
     #: The best guess at what the history costs to send.
     tokens: int
     usage: Usage
+    #: What of `usage` was spent on summaries.
+    compaction_usage: Usage
     queued_inputs: int
     events: int
     watchers: int
@@ -406,6 +408,7 @@ class Session(BackgroundSide):
             messages=len(state.history.messages),
             tokens=state.tokens,
             usage=state.spent.usage,
+            compaction_usage=state.spent.compaction,
             queued_inputs=len(state.queue),
             events=self._actor.next_seq,
             watchers=len(self._actor.audience.turns) + len(self._actor.audience.events),

@@ -670,8 +670,8 @@ async def test_a_compactions_usage_is_in_the_total_and_in_a_bucket_of_its_own(au
         session = await runtime.session("s")
         await filled(session, 4)
         result = await session.ask("And now?")
-        assert session._state.spent.compaction == Usage(input=300, output=7)
-        assert runtime.statistics().usage == Usage(input=390, output=10)
+        assert session.statistics().compaction_usage == Usage(input=300, output=7)
+        assert session.statistics().usage == runtime.statistics().usage == Usage(input=390, output=10)
     assert result.compaction_usage == Usage(input=300, output=7)
     assert result.usage == Usage(input=390, output=10)
 
