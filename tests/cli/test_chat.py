@@ -14,7 +14,7 @@ import trio
 from terminal_driver import in_order
 from trio.testing import MockClock
 
-from trouper import Limits, ToolContext, open_runtime, tool
+from trouper import Budget, Limits, ToolContext, open_runtime, tool
 from trouper.cli.chat import Chat
 from trouper.cli.chat_input import typed_lines
 from trouper.cli.chat_screen import PlainScreen
@@ -512,6 +512,22 @@ async def test_what_is_typed_behind_a_compact_is_recorded_before_the_summary_is_
             await Chat(hosted, session, screen, LineEditor()).run(lines(), steer=True)
     assert not check_invariants(tmp_path / "state")
     in_order(page.stream.getvalue(), "> /compact", "> /quit" if leaves else "> a thought", "  context: ")
+
+
+async def test_why_nothing_came_of_a_compact_is_said(tmp_path: Path) -> None:
+    """L25, L34: of a budget that is spent, as of a model that fails."""
+    model, page = Scripted([reply("I see.")], exhausted="repeat"), Page()
+    screen = Answering(page, "/compact", ("  context: ", "/quit"))
+    async with open_runtime(tmp_path / "state", model=model) as runtime:
+        session = await runtime.session("main")
+        for number in range(8):
+            await session.ask(f"question {number} " * 40)
+        session = await runtime.session("main", budget=Budget(steps=8))
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [])
+        with trio.fail_after(10):
+            await Chat(hosted, session, screen, LineEditor()).run(screen.lines(), steer=True)
+    assert "  context: unchanged" in page.stream.getvalue()
+    assert "(the session's budget of 8 steps is spent (8 used); raise it to go on)" in page.stream.getvalue()
 
 
 async def test_a_call_from_before_the_chat_is_shown_by_its_name(tmp_path: Path) -> None:

@@ -234,8 +234,9 @@ class Watch:
                 say(f"  {fault.kind}: attempt {attempt} failed, next one in {delay_s:.1f} s", "yellow")
             case ModelFailed():
                 self._screen.end_stream()
-            case CompactionEnded(how=how, tokens_before=before, tokens_after=after):
-                say(f"  context: {how}, {before} -> {after} tokens", "dim")
+            case CompactionEnded(how=how, tokens_before=before, tokens_after=after, fault=fault):
+                why = f" ({clean_line(fault.message, 120)})" if fault is not None else ""
+                say(f"  context: {how}, {before} -> {after} tokens{why}", "dim")
             case BudgetWarned(what=what, spent=spent, cap=cap):
                 say(f"  budget: {spent:g} of {cap:g} {what} are spent", "yellow")
             case TaskReattached(task_id=task, attempt=attempt):
