@@ -106,7 +106,7 @@ def check_invariants(
 ) -> list[Violation]:
     """Every violation found; an empty list is what you want.
 
-    `limits`: those that the runtime had, if they were not the usual ones (I19). `complete`: nothing may be left open at the end (faults are off and everybody has had time, I26). `rerun`: decide every recorded command again and compare
+    `limits`: those that the runtime had, if they were not the usual ones (I19). `complete`: no turn, call or message may be left open at the end (faults are off and everybody has had time, I26); runs and notifications may wait for another process. `rerun`: decide every recorded command again and compare
     (I18). `secrets`: texts that may stand nowhere (I36).
     """
     checker = _Checker(limits or Limits(), rerun, _as_written(secrets))
