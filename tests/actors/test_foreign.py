@@ -322,6 +322,26 @@ async def test_hooks_are_told_of_things_in_the_order_in_which_they_happened(auto
         ]
 
 
+async def test_hooks_are_asked_about_a_run_after_they_were_told_of_what_went_before(autojump_clock, open_checked):
+    """T5, B6: whoever started a run right after a turn had it judged by hooks that had not heard of the turn's end. Twenty sessions, for the same reason."""
+    told: list[str] = []
+
+    def note(event: Any) -> None:
+        told.append(type(event).__name__)
+
+    for _ in range(20):
+        told.clear()
+        hooks = Hooks(before_tool=note, after_turn=note)
+        async with open_checked(
+            Scripted([reply("Fine.")]), tools=[_harmless(background=True)], hooks=[hooks]
+        ) as runtime:
+            session = await runtime.session("s")
+            await session.ask("go")
+            await session.spawn("t", signal_on_completion=False)
+            await session.close()
+        assert told == ["AfterTurn", "BeforeTool"]
+
+
 async def test_a_hook_that_never_ends_keeps_its_session_for_no_longer_than_the_grace(autojump_clock, open_checked):
     """T5, I24"""
 
@@ -505,8 +525,8 @@ async def test_a_ctrl_c_ends_the_runtime_wherever_it_comes_down(autojump_clock, 
     )
 
 
-def _harmless():
-    @tool
+def _harmless(background=False):
+    @tool(background=background)
     async def t() -> str:
         """Does nothing."""
         return "done"

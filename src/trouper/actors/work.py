@@ -334,6 +334,8 @@ class Worker:
         by: str = "",
     ) -> NewTask:
         """The record of a run that may start: its tool is there and can run so, its arguments fit, policy and hooks allow it. Else a `ToolError` (B6)."""
+        if self._host.outfit.hooks:
+            await self._host.hooks_begun()
         arguments, found = await admitted(self._host.outfit.preparer, self._host, tool, arguments)
         ids = self._host.ground.environment.ids
         return task_text.spawned_task(
