@@ -20,6 +20,8 @@ from trouper.core.messages import Thinking
 from trouper.core.task_record import DETAIL_MAX_CHARS
 from trouper.core.task_text import SUMMARY_MAX_CHARS
 from trouper.events import ToolOutput, ToolProgress, ToolStatus
+from trouper.models import Fallback
+from trouper.models._errors import ModelFault
 from trouper.models.chunks import Chunk
 from trouper.models.protocol import ModelRequest
 from trouper.models.scripted import call, reply, think
@@ -509,9 +511,12 @@ class _CarelessClient:
 
     name = "careless"
 
+    def __init__(self, kind: type[Exception] = ValueError) -> None:
+        self._kind = kind
+
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
-        raise ValueError(f"no reply with {SECRET}")
+        raise self._kind(f"no reply with {SECRET}")
         yield
 
     def forget_session(self, session: str) -> None:
@@ -533,4 +538,18 @@ async def test_what_a_model_s_client_raises_is_logged_without_the_secret_that_it
         await session.close()
     for told in ("no reply with", "cannot forget it with", "cannot be closed with"):
         assert f"{told} [redacted]" in caplog.text
+    assert SECRET not in caplog.text
+
+
+async def test_what_a_model_s_client_raises_before_another_answers_is_logged_without_the_secret_that_it_quotes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M6, I36: its error ends nothing, and goes into the log all the same; one of ours in the words of its client."""
+    model = Fallback(_CarelessClient(), _CarelessClient(ModelFault), Scripted([reply("Here I am.")]))
+    async with open_runtime(tmp_path, model=model) as runtime:
+        session = await runtime.session("s")
+        await runtime.services("s").secrets.set("token", SECRET)
+        assert (await session.ask("go")).text == "Here I am."
+    assert "ValueError: no reply with [redacted]" in caplog.text
+    assert "failed before any progress (no reply with [redacted])" in caplog.text
     assert SECRET not in caplog.text

@@ -11,6 +11,7 @@ Without `patience_s` a silent model has as long as the step's own deadlines say;
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
@@ -21,7 +22,7 @@ import trio
 from trouper._errors import ConfigError
 from trouper.core.messages import Fault
 from trouper.core.values import changed
-from trouper.foreign import alone, from_outside
+from trouper.foreign import Redact, alone, chain_of, from_outside
 from trouper.models._errors import ModelError, NetworkFault, as_model_error
 from trouper.models.chunks import CallStart, Chunk, Done, PartChunk, Switched, TextChunk, ThinkingChunk, UsageChunk
 from trouper.models.protocol import (
@@ -61,6 +62,8 @@ class Fallback:
         self._patience_s = patience_s
         #: The attempt of a step that its deadlines gave up before any progress, and how many models it had come to the end of, the silent one included.
         self._given_up: dict[_Step, tuple[int, int]] = {}
+        #: Who knows what must not show in a log.
+        self._confidants: weakref.WeakSet[Confidant] = weakref.WeakSet()
 
     @property
     def name(self) -> str:
@@ -77,12 +80,18 @@ class Fallback:
         return f"<Fallback {self.name}>"
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
-        return _Stream(self.models, request, self._patience_s, self._given_up)
+        return _Stream(self.models, request, self._patience_s, self._given_up, self._redact)
 
     def confide_in(self, confidant: Confidant) -> None:
         """All the models' keys."""
+        self._confidants.add(confidant)
         for model in self.models:
             confide_in(model, confidant)
+
+    def _redact(self, text: str) -> str:
+        for confidant in self._confidants:
+            text = confidant.text(text)
+        return text
 
     def forget_session(self, session: str) -> None:
         """All the models may."""
@@ -104,12 +113,14 @@ class _Stream:
         request: ModelRequest,
         patience_s: float | None,
         given_up: dict[_Step, tuple[int, int]],
+        redact: Redact,
     ) -> None:
         self._models = list(models)
         self._count = len(models)
         self._given_up = given_up
         self._request = request
         self._patience_s = patience_s
+        self._redact = redact
         #: The stream of the model that is being tried, within a scope of its own.
         self._opened = AsyncExitStack()
         self._scope = trio.CancelScope()
@@ -212,7 +223,8 @@ class _Stream:
             self._switch(NetworkFault(f"{name_of(self._models[0])} said nothing for {self._patience_s} s"))
         else:
             if not isinstance(error, ModelError):
-                logger.error("the client of model %r failed", name_of(self._models[0]), exc_info=error)
+                told = chain_of(error, self._redact)
+                logger.error("the client of model %r failed: %s", name_of(self._models[0]), told)
             self._switch(as_model_error(error, "the client"))
 
     def _switch(self, error: ModelError) -> None:
@@ -223,8 +235,9 @@ class _Stream:
         self._held = [chunk for chunk in self._held if isinstance(chunk, Switched | UsageChunk)]
         if not self._models:
             raise self._all_failed() from error
+        told = self._redact(str(error))
         logger.warning(
-            "model %s failed before any progress (%s); going on with %s", failed, error, name_of(self._models[0])
+            "model %s failed before any progress (%s); going on with %s", failed, told, name_of(self._models[0])
         )
         fault: Fault = error.as_fault()
         self._held.append(

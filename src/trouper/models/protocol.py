@@ -106,6 +106,10 @@ class Confidant(Protocol):
 
     def learn(self, *values: str) -> None: ...
 
+    def text(self, text: str) -> str:
+        """A text without all that it knows."""
+        ...
+
 
 def confide_in(model: Model, confidant: Confidant) -> None:
     """Have a model tell its keys, now and whenever it gets another one, if it has any: `confide_in` is not part of the protocol, but may be there."""
