@@ -43,7 +43,11 @@ def _is_from_outside(error: BaseException) -> bool:
 
 def chain_of(error: BaseException, redact: Redact) -> str:
     """All that led to it, for a log: without the secrets that it may quote (I36)."""
-    return redact("".join(traceback.format_exception(error)))
+    try:
+        told = "".join(traceback.format_exception(error))
+    except Exception:  # What it is made of is foreign too: a `SyntaxError` about bytes, say.
+        told = f"{type(error).__name__}, which cannot be shown"
+    return redact(told)
 
 
 def alone(error: BaseException) -> BaseException:

@@ -27,6 +27,14 @@ from trouper.session import SessionEnded
 from trouper.tools import Tool
 from trouper.tools.policy import allow, deny
 
+
+class Unprintable(SyntaxError):
+    """What it is about is bytes, and the standard library cannot write that down."""
+
+    def __init__(self) -> None:
+        super().__init__("odd", ("a file", 1, 1, b"..."))
+
+
 #: What is no `Exception`, and ends nobody but whoever raised it.
 OWN = [SystemExit, GeneratorExit, asyncio.CancelledError, BaseException]
 
@@ -118,7 +126,7 @@ class Opening(Client):
             raise self._raised
 
 
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", [*OWN, Unprintable])
 @pytest.mark.parametrize("where", ["opening", "before it speaks", "as it speaks", "leaving", "before a fallback"])
 async def test_nothing_that_a_client_raises_ends_more_than_its_call(autojump_clock, open_checked, caplog, where, kind):
     """I23: a library that was written for asyncio, or that closes its generators by hand, is no reason to end a runtime."""
@@ -143,7 +151,7 @@ async def test_nothing_that_a_client_raises_ends_more_than_its_call(autojump_clo
     assert not crashes(caplog)
 
 
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", [*OWN, Unprintable])
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_nothing_that_a_tool_raises_ends_more_than_its_call(
     autojump_clock, open_checked, journal, caplog, kind, asynchronous
@@ -235,7 +243,7 @@ async def test_a_schema_that_is_none_ends_the_call_and_not_the_session(
     assert not crashes(caplog)
 
 
-@pytest.mark.parametrize("kind", [*OWN, ValueError])
+@pytest.mark.parametrize("kind", [*OWN, ValueError, Unprintable])
 @pytest.mark.parametrize("hook", ["session_started", "after_tool", "after_turn", "session_ended"])
 async def test_nothing_that_an_after_hook_raises_changes_anything(autojump_clock, open_checked, caplog, hook, kind):
     """T5, I23: it only looks on."""
@@ -436,7 +444,7 @@ async def test_a_hook_in_a_turn_of_its_own_session_does_not_keep_it_from_ending(
     assert outside.cancelled_caught == (end == "cancel")
 
 
-@pytest.mark.parametrize("kind", [*OWN, ValueError])
+@pytest.mark.parametrize("kind", [*OWN, ValueError, Unprintable])
 async def test_whatever_a_before_hook_raises_denies_what_it_guards(autojump_clock, open_checked, journal, caplog, kind):
     """T5, I23: a guard that is broken guards nothing, and takes nobody down."""
 
@@ -453,7 +461,7 @@ async def test_whatever_a_before_hook_raises_denies_what_it_guards(autojump_cloc
     assert not crashes(caplog)
 
 
-@pytest.mark.parametrize("kind", [*OWN, ValueError])
+@pytest.mark.parametrize("kind", [*OWN, ValueError, Unprintable])
 @pytest.mark.parametrize("rule", [deny, allow])
 async def test_whatever_a_policy_raises_is_read_the_cautious_way(
     autojump_clock, open_checked, journal, caplog, rule, kind
