@@ -208,8 +208,16 @@ def test_a_known_value_is_cut_out_of_longer_base64_and_of_urls(user: str) -> Non
     assert SECRET not in unquote(redact.text(f"https://host/?q={quote(SECRET, safe='')}"))
 
 
-@pytest.mark.parametrize("secret", ["wJalrXUt/K7MDENG+bPx=Rfi", "correct horse/battery", "p\"a\\ss'word", SECRET])
-@pytest.mark.parametrize("write", [quote, quote_plus, repr, lambda secret: str(KeyError(secret)), json.dumps])
+def _quoted_amid_quotes(secret: str) -> str:
+    return repr(f'He said "{secret}"')[len("'He said \"") : -2]
+
+
+@pytest.mark.parametrize(
+    "secret", ["wJalrXUt/K7MDENG+bPx=Rfi", "correct horse/battery", "p\"a\\ss'word", "it's a secret", SECRET]
+)
+@pytest.mark.parametrize(
+    "write", [quote, quote_plus, repr, lambda secret: str(KeyError(secret)), _quoted_amid_quotes, json.dumps]
+)
 def test_a_known_value_is_cut_out_however_python_writes_it(write: Callable[[str], str], secret: str) -> None:
     """I36: in a URL's path, in a form, in an exception's text. Most values look the same in all of them, and what was given out as a key mostly not."""
     written, redact = f"<{write(secret).strip(QUOTES)}>", Redactor([secret])

@@ -177,7 +177,9 @@ class Redactor:
         for value in new:
             plain = value.encode("utf-8", "replace")
             forms |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-            forms |= {quote(plain, safe=""), quote(plain), quote_plus(plain), repr(value)[1:-1]}
+            forms |= {quote(plain, safe=""), quote(plain), quote_plus(plain)}
+            # A single quote is escaped where a double one stands beside it, whether in the value or not.
+            forms |= {repr(value)[1:-1], repr('"' + value)[2:-1]}
             for before in range(3):
                 # The characters that hold nothing but bits of the value, wherever it stands in what was encoded.
                 inside = slice((before * 8 + 5) // 6, (before + len(plain)) * 8 // 6)
