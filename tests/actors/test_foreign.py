@@ -14,7 +14,7 @@ import pytest
 import trio
 from session_watch import recorded, seen
 
-from trouper import CommandRejected, Hooks, Limits, tool
+from trouper import CommandRejected, Hooks, Limits, open_runtime, tool
 from trouper.actors.exits import RestartLimit
 from trouper.actors.tool_call import INTERNAL
 from trouper.actors.triggers import Every, Fired
@@ -297,6 +297,21 @@ async def test_hooks_hear_of_a_session_before_they_are_asked_about_its_turns(aut
                 nursery.start_soon(ask, f"s{number}")
     for number in range(100):
         assert [kind for name, kind in told if name == f"s{number}"] == ["SessionStarted", "BeforeTurn"]
+
+
+async def test_a_session_that_is_closed_starts_no_more(autojump_clock, tmp_path):
+    """T5, I16: whoever opened it again to look at it had hooks told of a start, behind which no end would ever come."""
+    told: list[str] = []
+
+    def note(event: Any) -> None:
+        told.append(type(event).__name__)
+
+    hooks = [Hooks(session_started=note, session_ended=note)]
+    for _ in range(2):
+        async with open_runtime(tmp_path, model=Scripted([]), hooks=hooks) as runtime:
+            await (await runtime.session("s")).close()
+            await runtime.session("s")
+    assert told == ["SessionStarted", "SessionEnded"]
 
 
 async def test_hooks_are_told_of_things_in_the_order_in_which_they_happened(autojump_clock, open_checked):

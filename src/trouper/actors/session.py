@@ -208,7 +208,7 @@ class SessionActor:
             raise
 
     async def _listen(self, inbox: Inbox[Any, Any]) -> None:
-        if self.outfit.hooks and not self.is_back:
+        if self.outfit.hooks and not self.is_back and not self._is_closed():
             self._tell_hooks(SessionStarted(self.session, resumed=self.next_seq > 0))
             # They begin before anybody hears from us, and so before the hooks of a first turn.
             await trio.lowlevel.cancel_shielded_checkpoint()
