@@ -326,7 +326,7 @@ async def test_hooks_are_told_of_things_in_the_order_in_which_they_happened(auto
     waiting = _harmless().with_(policy="requires_approval")
     for _ in range(20):
         told.clear()
-        script = [reply(call("t")), reply("Fine."), reply(call("t"), call("t"))]
+        script = [reply(call("t")), reply(call("t")), reply("Fine."), reply(call("t"), call("t"))]
         async with open_checked(Scripted(script), tools=[waiting], hooks=[every]) as runtime:
             session = await runtime.session("s")
             async with session.turn("go") as turn:
@@ -339,7 +339,7 @@ async def test_hooks_are_told_of_things_in_the_order_in_which_they_happened(auto
                         await session.close()
         assert told == [
             "SessionStarted",
-            *("BeforeTurn", "BeforeTool", "AfterTool", "AfterTurn"),
+            *("BeforeTurn", "BeforeTool", "AfterTool", "BeforeTool", "AfterTool", "AfterTurn"),
             *("BeforeTurn", "BeforeTool", "BeforeTool", "AfterTool", "AfterTool", "AfterTurn"),
             "SessionEnded",
         ]

@@ -483,6 +483,36 @@ async def test_summaries_that_begin_together_overshoot_the_runtimes_budget_by_on
         assert 660 <= runtime.statistics().usage.total <= 660 + 400
 
 
+async def test_a_summary_on_demand_lets_go_of_what_it_held(autojump_clock, open_checked):
+    """L25, L34, I26: no step follows that would; another session waits for it."""
+    summary = reply(stall(1), "A summary.", usage=Usage(input=390, output=10))
+    model = Scripted([*talk(8, output=10), summary, summary])
+    async with open_checked(model, limits=SMALL, budget=Budget(tokens=80 + 500)) as runtime:
+        sessions = [await runtime.session(name) for name in "ab"]
+        for session in sessions:
+            await filled(session, 4)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for session in sessions:
+                    nursery.start_soon(session.compact)
+                await trio.sleep(0.5)
+                assert len(summaries(model)) == 1
+        assert len(summaries(model)) == 2
+
+
+async def test_a_budget_that_is_spent_before_a_summary_is_warned_of_before_the_end(
+    autojump_clock, open_checked, journal
+):
+    """L25: the step before it took the runtime from less than 80 % to the end."""
+    model = Scripted([*talk(3, output=10), reply(f"Answer. {WORDS}", usage=Usage(output=70))])
+    async with open_checked(model, limits=SMALL, budget=Budget(tokens=100)) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        assert (await session.ask("And now?")).stop_reason == "budget"
+    told = [name for name in names(journal) if name in ("CompactionStarted", "BudgetWarned", "TurnEnded")]
+    assert told[-4:] == ["TurnEnded", "CompactionStarted", "BudgetWarned", "TurnEnded"]
+
+
 @pytest.mark.parametrize("how", ["interrupt", "close"])
 async def test_a_summary_that_waits_for_others_can_be_stopped_and_keeps_nobody(autojump_clock, open_checked, how):
     """L15, L25, I26"""

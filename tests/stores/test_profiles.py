@@ -144,6 +144,24 @@ def test_of_two_who_copy_under_one_name_one_is_refused(profiles: Profiles) -> No
         assert len(held) == 20 and len({name[0] for name in held}) == 1
 
 
+def test_of_two_who_delete_one_profile_one_is_told_that_it_is_gone(profiles: Profiles) -> None:
+    """B23: whoever came second was told in words of the operating system's. Twenty times, for the same reason."""
+    for round in range(20):
+        name, both = f"old{round}", threading.Barrier(2)
+        profiles.create(name)
+
+        def delete(_: int, name: str = name, both: threading.Barrier = both) -> bool:
+            both.wait()
+            try:
+                profiles.delete(name)
+            except ProfileNotFound:
+                return False
+            return True
+
+        with ThreadPoolExecutor(2) as threads:
+            assert sorted(threads.map(delete, range(2))) == [False, True]
+
+
 def test_what_a_crash_left_half_done_is_no_profile(profiles: Profiles) -> None:
     profiles.create("a")
     (profiles.path("a").parent / "b~copy").mkdir()
