@@ -513,6 +513,21 @@ async def test_a_budget_that_is_spent_before_a_summary_is_warned_of_before_the_e
     assert told[-4:] == ["TurnEnded", "CompactionStarted", "BudgetWarned", "TurnEnded"]
 
 
+@pytest.mark.parametrize(("cap", "end"), [(100, "budget"), (110, "end_turn")])
+async def test_a_summary_between_turns_takes_no_warning_from_the_next_turn(
+    autojump_clock, open_checked, journal, cap, end
+):
+    """L25, L34: the runtime's budget warns once; a session that is summed up on demand has no turn that it could be told in."""
+    model = Scripted([*talk(3, output=10), reply(f"Answer. {WORDS}", usage=Usage(output=70)), *talk(2, output=1)])
+    async with open_checked(model, limits=SMALL, budget=Budget(tokens=cap)) as runtime:
+        session = await runtime.session("s")
+        await filled(session, 4)
+        await session.compact()
+        assert (await session.ask("And now?")).stop_reason == end
+    told = [name for name in names(journal) if name in ("CompactionEnded", "BudgetWarned", "TurnEnded")]
+    assert told[-3:] == ["CompactionEnded", "BudgetWarned", "TurnEnded"]
+
+
 @pytest.mark.parametrize("how", ["interrupt", "close"])
 async def test_a_summary_that_waits_for_others_can_be_stopped_and_keeps_nobody(autojump_clock, open_checked, how):
     """L15, L25, I26"""

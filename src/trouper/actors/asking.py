@@ -215,7 +215,8 @@ class Asking:
         if spending.is_capped and spent is None:
             if (held := await self._hold(running)) is None:
                 return None
-            self._warn()
+            if turn is not None:  # Each warning is given once, and between turns nobody would hear it.
+                self._warn()
             if (spent := spending.spent_out()) is not None:
                 spending.release(held)
         if spent is not None:
