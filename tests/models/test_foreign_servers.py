@@ -14,6 +14,7 @@ import httpx
 import pytest
 import trio
 from attrs import define, field
+from google.auth.credentials import Credentials
 
 from trouper import (
     Anthropic,
@@ -31,6 +32,7 @@ from trouper.core.messages import Message, Text
 from trouper.events import TextDelta
 from trouper.journal.memory_disk import MemoryDisk
 from trouper.models import BadRequest, Fallback, Model, ModelRequest, Recorded, TextChunk
+from trouper.models.gemini_vertex import Vertex
 
 KEY = "a-planted-key-0123456789"
 SAID = "Hé\u2028llo 漢😀"
@@ -719,3 +721,27 @@ async def test_recorded_and_fallen_back_conversations_go_on_after_a_restart(tmp_
             talk = await runtime.session("s")
             assert (await talk.ask(f"question {number}")).text == SAID
     assert player.left == 0
+
+
+class _Token(Credentials):  # type: ignore[misc, no-untyped-call]
+    """Google's own class, with a token that is there."""
+
+    valid, expired = True, False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.token = "of-vertex"
+
+    def refresh(self, request: Any) -> None: ...
+
+
+@pytest.mark.parametrize("vertex", [None, Vertex("p", "global", _Token())], ids=["gemini", "vertex"])
+async def test_googles_own_client_sends_no_header_twice(vertex: Vertex | None) -> None:
+    """M3, M12: one that was given, and that it writes as well. As in our own requests, what proves who asks Vertex comes first."""
+    given = {"Content-Type": "application/json", "Authorization": "Bearer of-headers"}
+    async with server(sized(b'{"totalTokens": 7}', "200 OK", "application/json")) as seen:
+        async with Gemini("m", vertex=vertex, base_url=seen.url, headers=given) as model:
+            assert await model.count_tokens(ModelRequest(messages=(Message("user", (Text("hi"),)),))) == 7
+    names = [name.lower() for name in re.findall(rb"\r\n([^:\r]+):", seen.heads[0])]
+    assert len(names) == len(set(names))
+    assert (b"of-headers" in seen.heads[0], b"of-vertex" in seen.heads[0]) == (vertex is None, vertex is not None)

@@ -200,9 +200,12 @@ class Gemini(HttpModel):
     def _sdk_headers(self, credential: Credential) -> dict[str, str]:
         """What Google's client sends beside its own: in lower case, as it writes the key's, so that none stands there twice."""
         headers = {name.lower(): value for name, value in self._endpoint.headers.items()}
+        headers.pop("content-type", None)  # Its own is in other letters, as is the proof of who asks Vertex.
         if self._vertex is None:
             # It insists on a key. Where another header proves who asks, an empty one is none.
             headers["x-goog-api-key"] = credential.value or headers.get("x-goog-api-key", "")
+        else:
+            headers.pop("authorization", None)
         return headers | self._extra_headers()
 
     async def count_tokens(self, request: ModelRequest) -> int:
