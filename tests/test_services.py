@@ -491,6 +491,41 @@ async def test_a_disk_that_cannot_follow_costs_nobody_a_memory(
     assert [memo.key for memo in await runtime.memory.search("green")] == ["tea"]
 
 
+@pytest.mark.parametrize(
+    "obstacle", ["a directory", "a full directory", "a file for a scope", "a directory of no entry"]
+)
+async def test_what_is_in_the_way_of_one_memory_keeps_no_other_from_the_disk(
+    autojump_clock: Any, tmp_path: Path, obstacle: str
+) -> None:
+    """B21: readable by other programs. What is remembered after it is written, and what is forgotten is gone."""
+    files = tmp_path / "memory"
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        for scope, key in [("b", "tea"), ("b", "milk"), ("c", "city")]:
+            await runtime.memory.remember(scope, key, "here")
+    if obstacle == "a file for a scope":
+        (files / "b" / "tea.json").unlink()
+        (files / "b" / "milk.json").unlink()
+        (files / "b").rmdir()
+        (files / "b").write_text("in the way")
+    else:
+        place = files / "b" / ("stray.json" if obstacle == "a directory of no entry" else "tea.json")
+        place.unlink(missing_ok=True)
+        place.mkdir()
+        if obstacle == "a full directory":
+            (place / "mine").write_text("to stay")
+    async with open_runtime(tmp_path, model=Scripted([])) as runtime:
+        await runtime.memory.remember("d", "new", "here")
+        assert json.loads((files / "d" / "new.json").read_text())["value"] == "here"
+        await runtime.memory.forget("c", "city")
+        assert not (files / "c" / "city.json").exists()
+        assert {memo.key for memo in await runtime.memory.search("here")} == {"tea", "milk", "new"}
+        await runtime.memory.forget("b", "tea")  # Now nothing of ours is where the obstacle is.
+        await runtime.memory.forget("b", "milk")
+        await runtime.memory.remember("e", "newer", "here")
+        assert {memo.key for memo in await runtime.memory.search("here")} == {"new", "newer"}
+    assert (files / "e" / "newer.json").exists()
+
+
 async def test_a_search_finds_the_same_with_and_without_a_disk(autojump_clock: Any, tmp_path: Path) -> None:
     """B21: punctuation, accents, case, and scripts without spaces."""
     texts = ["crème, BRÛLÉE!", "e-mail", "(mail)", "進捗どうですか", "どうで", "🦊", "don't", "dont", "lik"]

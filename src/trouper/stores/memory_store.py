@@ -38,6 +38,9 @@ CREATE VIRTUAL TABLE words USING fts5 (key, summary, value, text UNINDEXED, toke
 PRAGMA user_version = {INDEX_VERSION};
 """
 
+#: Of one entry, whereas a full or broken disk is of all.
+_IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError, PermissionError)
+
 
 @frozen
 class Hit:
@@ -74,9 +77,13 @@ class MemoryStore:
                     self._remove(scope, key)
 
     def reconcile(self, memories: Memories) -> int:
-        """Make the disk say what the journal says; returns how many entries were put right."""
+        """Make the disk say what the journal says; returns how many entries were put right.
+
+        What somebody has put in the way of one entry is told as its error, when all others are right.
+        """
         wanted = {(memory.scope, memory.key): memory for scope in memories.scopes.values() for memory in scope.values()}
         changed = 0
+        obstacle: OSError | None = None
         with self._lock, self._index:
             rows = self._index.execute("SELECT scope, key, updated_at, size, mtime_ns FROM entry").fetchall()
             known = {(scope, key): (updated_at, size, mtime_ns) for scope, key, updated_at, size, mtime_ns in rows}
@@ -84,9 +91,14 @@ class MemoryStore:
                 self._remove(scope, key)
                 changed += 1
             for place, memory in wanted.items():
-                if known.get(place) != (memory.updated_at, *_stamp(self.path(*place))):
-                    self._write(memory)
-                    changed += 1
+                try:
+                    if known.get(place) != (memory.updated_at, *_stamp(self.path(*place))):
+                        self._write(memory)
+                        changed += 1
+                except _IN_THE_WAY as error:
+                    obstacle = obstacle or error
+        if obstacle is not None:
+            raise obstacle
         return changed
 
     def search(self, text: str, *, at: float, scope: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
@@ -168,7 +180,9 @@ class MemoryStore:
 
     def _remove(self, scope: str, key: str) -> None:
         path = self.path(scope, key)
-        path.unlink(missing_ok=True)
+        # Where there is no file, nothing of ours is left.
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            path.unlink()
         with contextlib.suppress(OSError):  # Not empty, or gone.
             path.parent.rmdir()
         self._unlist(scope, key)
