@@ -552,7 +552,25 @@ async def test_memories_lapse(open_checked: Any, autojump_clock: Any) -> None:
         await runtime.memory.remember("user", "pin", 1, ttl_s=1.0)
         await trio.sleep(2.0)
         assert not await runtime.memory.forget("user", "pin")  # It is as if forgotten already.
+        assert runtime.memory.scopes() == ()
         assert await runtime.memory.forget_expired()
+
+
+async def test_what_has_lapsed_is_on_disk_no_longer_than_until_the_next_start(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path
+) -> None:
+    """B21: TTL, for the other programs that read the files too."""
+    async with open_runtime(tmp_path, model=Scripted([]), environment=open_checked.environment()) as runtime:
+        await runtime.memory.remember("user", "code", 1234, ttl_s=30.0)
+        await runtime.memory.remember("user", "name", "Ada", ttl_s=300.0)
+        assert (tmp_path / "memory" / "user" / "code.json").exists()
+    await trio.sleep(31.0)
+    async with open_runtime(tmp_path, model=Scripted([]), environment=open_checked.environment()) as runtime:
+        await trio.testing.wait_all_tasks_blocked()
+        assert [memo.key for memo in await runtime.memory.search("Ada")] == ["name"]
+        assert [path.name for path in (tmp_path / "memory" / "user").iterdir()] == ["name.json"]
+        await runtime.memory.remember("user", "code", 5678)
+        assert json.loads((tmp_path / "memory" / "user" / "code.json").read_text())["value"] == 5678
 
 
 async def test_what_is_remembered_changes_by_a_record_only(open_checked: Any, autojump_clock: Any) -> None:

@@ -61,6 +61,7 @@ def test_a_time_to_live_ends_at_its_instant_whether_swept_or_not() -> None:
     assert m.recall(memories, "a", "k", at=14.9) is not None
     assert m.recall(memories, "a", "k", at=15.0) is None
     assert [memory.key for memory in m.listing(memories, "a", at=15.0)] == ["stays"]
+    assert list(m.living(memories, at=15.0).scopes["a"]) == ["stays"] and m.living(memories, at=14.9) == memories
     assert m.decide(memories, m.ForgetExpired(at=14.0)) == ()
     swept = m.decide(memories, m.ForgetExpired(at=15.0))
     assert swept == (m.MemoryForgotten("a", "k", 15.0, expired=True),)

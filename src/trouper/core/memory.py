@@ -203,6 +203,15 @@ def recall(memories: Memories, scope: str, key: str, at: float) -> Memory | None
     return memory if memory is not None and memory.alive(at) else None
 
 
+def living(memories: Memories, at: float) -> Memories:
+    """Without what has lapsed, and without scopes in which nothing else was."""
+    scopes = {
+        name: {key: memory for key, memory in scope.items() if memory.alive(at)}
+        for name, scope in memories.scopes.items()
+    }
+    return Memories({name: scope for name, scope in scopes.items() if scope})
+
+
 def listing(memories: Memories, scope: str, at: float, limit: int | None = None) -> tuple[Memory, ...]:
     """The living memories of a scope, newest change first."""
     alive = [memory for memory in memories.scopes.get(check_name(scope, "scope"), {}).values() if memory.alive(at)]

@@ -99,7 +99,7 @@ class MemoryKeeper:
         return [_memo(found) for found in memory.listing(self.memories, scope, self._now(), limit)]
 
     def scopes(self) -> tuple[str, ...]:
-        return tuple(sorted(self.memories.scopes))
+        return tuple(sorted(memory.living(self.memories, self._now()).scopes))
 
     async def search(self, text: str, *, scope: str | None = None, limit: int = 20) -> Sequence[Memo]:
         """Those that hold all words of `text`, best first; without a disk, newest first."""
@@ -178,7 +178,8 @@ class MemoryKeeper:
         """The store on disk, brought up to date when it is first needed; `None` if there is none, or none can be had now."""
         open_store = self._open_store
         if self._store is None and open_store is not None:
-            self._store = await self._on_disk(lambda: open_store(self.memories))
+            # What has lapsed is as if forgotten to those who read the files, too.
+            self._store = await self._on_disk(lambda: open_store(memory.living(self.memories, self._now())))
             if self._open_store is None:  # Closed meanwhile.
                 self._let_go()
         return self._store
