@@ -122,8 +122,11 @@ def test_cron_that_never_comes_true_is_refused() -> None:
     "zone", ["Mars/Olympus", "../../etc/passwd", "/etc/passwd", "America", "localtime", 3, "Europe/Berlin\0"]
 )
 def test_unknown_zones_are_refused(zone: object) -> None:
+    """B18: bad input is a clear error, also where a time says its own offset."""
     with pytest.raises(InvalidSchedule, match="IANA"):
         parse_when(now=NOW, cron="* * * * *", zone=zone)
+    with pytest.raises(InvalidSchedule, match="IANA"):
+        parse_when(now=NOW, at="2030-01-01T00:00:00Z", zone=zone)
 
 
 def test_the_shortest_interval_is_heeded_wherever_it_hides() -> None:

@@ -67,6 +67,8 @@ def parse_when(
         raise InvalidSchedule(
             "a schedule has exactly one of cron (recurring) and at (once); give one of the two", cron=cron, at=at
         )
+    # Also of a time, which says its own offset: an unknown one is a mistake that should not go unseen.
+    known_zone = _checked_zone(zone)
     if at not in (None, ""):
         instant = parse_instant(at)
         if instant <= now:
@@ -74,7 +76,7 @@ def parse_when(
         if instant >= _CALENDAR_ENDS:
             raise InvalidSchedule(f"{at!r} is further off than calendars go; give a time before the year 9999", at=at)
         return OneShot(instant)
-    when = Cron(_checked_expression(cron), _checked_zone(zone))
+    when = Cron(_checked_expression(cron), known_zone)
     if next_fire(when, now) is None:
         raise InvalidSchedule(f"cron expression {cron!r} never comes true; change its day or month", cron=cron)
     shortest = shortest_interval_s(when.expression, now) if min_interval_s > MIN_INTERVAL_S else MIN_INTERVAL_S
