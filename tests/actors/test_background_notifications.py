@@ -200,6 +200,19 @@ async def test_a_host_that_takes_them_itself_is_not_given_old_ones_either(
     assert len(expired.ids) == 2 and expired.reason == "not delivered within 30 s"
 
 
+async def test_old_ones_that_nobody_was_told_take_no_place_of_new_ones(open_checked: Any, autojump_clock: Any) -> None:
+    """B14: expiry. Those that wake nobody wait until something else is told."""
+    async with open_checked(Scripted([]), limits=Limits(notification_expire_s=60.0)) as runtime:
+        session = await runtime.session("a")
+        for number in range(QUEUE_MAX):
+            await session.notify(f"Old {number}", wake=False)
+        with pytest.raises(CommandRejected, match="is the limit"):
+            await session.notify("Too many", wake=False)
+        await trio.sleep(61.0)
+        await session.notify("New", wake=False)
+        assert [each.title for each in session.pending_notifications()] == ["New"]
+
+
 async def test_a_run_can_ask_and_speak_however_many_notifications_wait(open_checked: Any, autojump_clock: Any) -> None:
     """B11, B12, B14: what hosts queue is limited, and what a run has to say is on its task's record all the same."""
 

@@ -15,6 +15,7 @@ from trouper.core.messages import Json
 from trouper.core.notification import (
     BODY_MAX_CHARS,
     AcknowledgeNotifications,
+    ExpireNotifications,
     Notification,
     NotificationState,
     QueueNotification,
@@ -179,6 +180,10 @@ class BackgroundSide:
         if dedupe_key is not None:
             checks.text(dedupe_key, "the key of a notification", checks.NAME_MAX)
             dedupe_key = self._actor.ground.redact.key(dedupe_key)
+        now, limits = self._now(), self._actor.notification_limits()
+        if self._state.notifications.is_full(limits) and self._state.notifications.lapsed(now, limits):
+            # Those that wake nobody lie there until something else is told; but what has lapsed takes nobody's place.
+            await self._ask(ExpireNotifications(now, limits))
         queued = await self._ask(
             QueueNotification(id, "generic", title, body, self._now(), dedupe_key=dedupe_key, wake=bool(wake))
         )
