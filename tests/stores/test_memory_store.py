@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from collections.abc import Iterator
 from functools import reduce
@@ -190,6 +191,70 @@ def test_whatever_is_missing_damaged_or_behind_is_put_right(tmp_path: Path, dama
         assert json.loads(store.path("user", "name").read_text())["value"] == "Ada Lovelace"
     finally:
         store.close()
+
+
+def test_an_index_whose_parts_contradict_each_other_is_made_anew(tmp_path: Path) -> None:
+    """B21: a projection, rebuilt from the journal; also where only writing to it shows that something is wrong."""
+    open_memory_store(tmp_path, remembered(m.Remember("user", "name", "old", at=0.5))).close()
+    import sqlite3
+
+    index = sqlite3.connect(tmp_path / "memory.sqlite3")
+    index.execute("INSERT INTO words (rowid, key) SELECT max(id) + 1, 'nobody' FROM entry")
+    index.commit()
+    index.close()
+    store = open_memory_store(tmp_path, FACTS)
+    try:
+        assert found(store, "lovelace") == ["user/name"] and found(store, "crème") == ["user/diet"]
+        assert found(store, "old") == [] and found(store, "nobody") == []
+        assert json.loads(store.path("user", "name").read_text())["value"] == "Ada Lovelace"
+    finally:
+        store.close()
+
+
+def test_whatever_part_of_a_change_a_power_cut_leaves_of_the_index_it_is_put_right(tmp_path: Path) -> None:
+    """B21, J3: nothing orders the blocks of a file that is not synced; each of those that differ may be the only one on the medium, or the only one that is not."""
+    first = tmp_path / "first"
+    facts = remembered(*(m.Remember("user", f"key-{n}", f"first {n}", at=float(n)) for n in range(40)))
+    open_memory_store(first, facts).close()
+    before = _index_files(first)
+    store = open_memory_store(first, facts)
+    for event in m.decide(facts, m.Remember("user", "key-39", "second", at=50.0)):
+        store.apply(event)
+        facts = m.evolve(facts, event)
+    after = _index_files(first)  # A killed process closes nothing.
+    for number, left in enumerate(_left_by_power_cuts(before, after)):
+        root = tmp_path / f"cut-{number}"
+        shutil.copytree(first / "memory", root / "memory")
+        for name, data in left.items():
+            (root / name).write_bytes(data)
+        again = open_memory_store(root, facts)
+        try:
+            assert found(again, "second", at=60.0) == ["user/key-39"], f"cut {number}"
+            assert sorted(found(again, "first", at=60.0, limit=100)) == sorted(f"user/key-{n}" for n in range(39))
+        finally:
+            again.close()
+    store.close()
+
+
+def _index_files(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in root.glob("memory.sqlite3*")}
+
+
+def _left_by_power_cuts(before: dict[str, bytes], after: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
+    blocks = [
+        (name, at)
+        for name, data in after.items()
+        for at in range(0, len(data), 4096)
+        if data[at : at + 4096] != before.get(name, b"")[at : at + 4096]
+    ]
+    for block in blocks:
+        for written in ({block}, set(blocks) - {block}):
+            left = {name: bytearray(before.get(name, b"")) for name in after}
+            for name, at in written:
+                part = after[name][at : at + 4096]
+                left[name].extend(bytes(max(0, at + len(part) - len(left[name]))))
+                left[name][at : at + len(part)] = part
+            yield {name: bytes(data) for name, data in left.items()}
 
 
 def test_odd_but_legal_names_and_values_do_no_harm(tmp_path: Path) -> None:

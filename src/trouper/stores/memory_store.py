@@ -101,6 +101,12 @@ class MemoryStore:
             raise obstacle
         return changed
 
+    def begin_anew(self) -> None:
+        """Throw the index away; `reconcile` fills the new one."""
+        with self._lock:
+            self._index.close()
+            self._index = self._connect_anew()
+
     def search(self, text: str, *, at: float, scope: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
         """Entries that hold all words of `text` (the beginnings will do), best first; if there are none, those that hold the text anywhere as it stands."""
         if scope is not None:
@@ -134,19 +140,27 @@ class MemoryStore:
         try:
             return self._connect()
         except sqlite3.DatabaseError:
-            # Damaged, or of another version: it holds nothing of its own, so a new one does as well.
-            for suffix in ("", "-journal", "-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(f"{self._index_path}{suffix}")
-            return self._connect()
+            # Damaged, or of another version.
+            return self._connect_anew()
+
+    def _connect_anew(self) -> sqlite3.Connection:
+        """The index holds nothing of its own, so a new one does as well."""
+        # The file itself is the last to go: sqlite takes what it finds beside one for a part of it.
+        for suffix in ("-journal", "-wal", "-shm", ""):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self._index_path}{suffix}")
+        return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
         # Made here, since sqlite would make it readable for others.
         os.close(os.open(self._index_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
         index = sqlite3.connect(self._index_path, check_same_thread=False)
         try:
-            index.execute("PRAGMA synchronous = OFF")
-            index.execute("PRAGMA journal_mode = MEMORY")
+            # Whole after a kill and a power cut, if perhaps behind: an index half of which is behind finds the wrong entries, and no check of it can tell.
+            # Synced only where the changes are gathered into it. Nobody else opens it, so it needs no memory to share with them.
+            index.execute("PRAGMA locking_mode = EXCLUSIVE")
+            index.execute("PRAGMA journal_mode = WAL")
+            index.execute("PRAGMA synchronous = NORMAL")
             (version,) = index.execute("PRAGMA user_version").fetchone()
             if version == 0 and not index.execute("SELECT 1 FROM sqlite_master").fetchall():
                 index.executescript(_SCHEMA)
@@ -204,7 +218,12 @@ def open_memory_store(root: Path, memories: Memories) -> MemoryStore:
     """The store of this root, in agreement with what the journal remembers."""
     store = MemoryStore(root)
     try:
-        store.reconcile(memories)
+        try:
+            store.reconcile(memories)
+        except sqlite3.DatabaseError:
+            # Its parts contradict each other, and that shows only when it is written to.
+            store.begin_anew()
+            store.reconcile(memories)
     except BaseException:
         store.close()
         raise
