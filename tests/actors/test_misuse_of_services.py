@@ -22,6 +22,10 @@ async def act(_: object) -> None:
     raise AssertionError("no trigger of these fires")
 
 
+async def yielding(_: object) -> Any:
+    yield "nothing"
+
+
 MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "task state": (lambda r, s, t: r.tasks(state="done"), CommandRejected, "the states are queued"),
     "limit": (lambda r, s, t: r.tasks(limit=-1), UsageError, "whole number"),
@@ -58,6 +62,7 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "time to live": (lambda r, s, t: r.memory.remember("a", "k", 1, ttl_s=1e300), CommandRejected, "give seconds"),
     "no trigger": (lambda r, s, t: r.trigger("t", 60, act), UsageError, "give Every"),  # type: ignore[arg-type]
     "no function": (lambda r, s, t: r.trigger("t", Every(1), None), UsageError, "give a function"),  # type: ignore[arg-type]
+    "a generator": (lambda r, s, t: r.trigger("t", Every(1), yielding), UsageError, "leave out its `yield`"),
     "no seconds": (lambda r, s, t: r.trigger("t", Every("1"), act), UsageError, "give seconds"),  # type: ignore[arg-type]
     "no path": (lambda r, s, t: r.trigger("t", OnChange(()), act), UsageError, "name a file"),
     "no paths at all": (lambda r, s, t: r.trigger("t", OnChange(5), act), UsageError, "name files"),  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import AsyncIterator, Callable
-from inspect import isawaitable
+from inspect import isasyncgenfunction, isawaitable, isgeneratorfunction
 from typing import Any, TypeAlias
 
 import trio
@@ -89,6 +89,8 @@ def check_trigger(when: object, act: object, now: float) -> None:
     """What would only show when it fires is told here, to whoever made the mistake."""
     if not callable(act):
         raise ConfigError(f"a trigger calls a function, and {act!r} is none; give a function of one `Fired`")
+    if isasyncgenfunction(act) or isgeneratorfunction(act):
+        raise ConfigError(f"a trigger calls {act!r}, a generator, of which nothing would run; leave out its `yield`")
     match when:
         case Every() | OnChange():
             pass
