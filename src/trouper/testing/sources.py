@@ -25,6 +25,8 @@ START_MS = 1_767_225_600_000
 class VirtualWall:
     """Wall time that follows a run's own clock, in ms since the epoch, and that can leap as a wall clock may.
 
+    A runtime counts in seconds: `Environment(now=lambda: wall() / 1000)`.
+
     The clock is handed in rather than looked up, so that a thread can ask for the time too.
     """
 
