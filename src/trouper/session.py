@@ -135,7 +135,8 @@ class Session(BackgroundSide):
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._ground.door.is_crowded:
             await self._ground.door.give_way_to_turns()
-        begun = await self._through_the_gate(command, feed, feeds, model)
+        shape = None if output is None or isinstance(output, Mapping) else output
+        begun = await self._through_the_gate(command, feed, feeds, model, shape)
         return Turn(self, feed, begun.state.turns, output)
 
     async def _ask_hooks(self, text: str) -> None:
@@ -148,13 +149,16 @@ class Session(BackgroundSide):
                 raise CommandRejected(f"a hook denied this turn: {told}", session=self.id)
 
     @ki_safe  # A Ctrl-C right behind the gate would take a place there for good.
-    async def _through_the_gate(self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None) -> Step:
-        if model is None:
+    async def _through_the_gate(
+        self, command: Submit, feed: Feed, feeds: list[Feed], model: Model | None, shape: type | None
+    ) -> Step:
+        if model is None and shape is None:
             return await self._submitted(command, feed, feeds)
-        self._ground.models.meet(model)
-        options = changed(command.options, model=name_of(model), window=window_of(model))
-        command = changed(command, options=options)
-        override = Override(command, model)
+        if model is not None:
+            self._ground.models.meet(model)
+            options = changed(command.options, model=name_of(model), window=window_of(model))
+            command = changed(command, options=options)
+        override = Override(command, model, shape)
         self._actor.overrides.append(override)
         try:
             return await self._submitted(command, feed, feeds)

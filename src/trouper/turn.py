@@ -107,13 +107,13 @@ class Turn:
         output, error = None, last.fault
         if self._shape is not None and error is None and last.stop_reason not in _WITHOUT_OUTPUT:
             try:
-                output = _shaped(last.text, self._shape)
+                output = structured.built(last.text, self._shape)
             except BaseException as problem:  # The class is the caller's, and may refuse more than its schema says.
                 if (outside := from_outside(problem)) is not None:
                     raise outside from None
                 error = Fault(
                     "invalid_output",
-                    f"the reply follows the schema, but no object can be made of it: {_told(problem)}",
+                    f"the reply follows the schema, but no object can be made of it: {clipped(structured.said_by(problem), _PROBLEM_CHARS)}",
                 )
         self.result = TurnResult(
             text=last.text,
@@ -125,17 +125,6 @@ class Turn:
             compaction_usage=last.compaction,
             output=output,
         )
-
-
-def _told(error: BaseException) -> str:
-    """What the first cause in a group of them says; or what it is, if it says nothing."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    try:
-        said = str(error)
-    except Exception:  # It is the caller's too.
-        said = ""
-    return clipped(said, _PROBLEM_CHARS) or type(error).__name__
 
 
 def schema_of_output(output: type | Mapping[str, Json] | None) -> Mapping[str, Json] | None:
@@ -152,13 +141,3 @@ def schema_of_output(output: type | Mapping[str, Json] | None) -> Mapping[str, J
     from trouper.tools.schema import schema_of
 
     return schema_of(output, "output")
-
-
-def _shaped(text: str, shape: Any) -> Any:
-    value = structured.parsed(text)
-    if isinstance(shape, Mapping):
-        return value
-    from trouper.tools.structure import structure_of
-
-    build = structure_of(shape)
-    return value if build is None else build(value)

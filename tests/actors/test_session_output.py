@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import attrs
@@ -103,10 +104,49 @@ async def test_a_second_miss_is_a_clear_error(autojump_clock, open_checked, jour
     assert len(recorded(journal, TurnEnded)) == 1
 
 
-async def test_a_class_that_refuses_what_its_schema_allows_is_a_clear_error(autojump_clock, open_checked):
-    async with open_checked(Scripted([reply('{"city": "Ulm", "degrees": -300}')])) as runtime:
-        result = await (await runtime.session("s")).ask("the weather?", output=Weather)
-    assert result.output is None and result.error.kind == "invalid_output"
+@attrs.frozen
+class Event:
+    day: date
+    seats: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "miss", "told", "hit"),
+    [
+        (Weather, '{"city": "Ulm", "degrees": -300}', "colder than nothing", '{"city": "Ulm", "degrees": 21}'),
+        (Event, '{"day": "2026-02-30"}', "day: day is out of range", '{"day": "2026-02-28"}'),
+        (Event, '{"day": "2026-02-28", "seats": 0}', "'seats' must be >= 1", '{"day": "2026-02-28"}'),
+        (list[Event], '[{"day": "2026-02-28", "seats": 0}]', "[0]", '[{"day": "2026-02-28"}]'),
+    ],
+)
+async def test_what_a_class_refuses_of_what_its_schema_allows_is_told_to_the_model_once(
+    autojump_clock, open_checked, journal, shape, miss, told, hit
+):
+    """Structured output is validated, and one repair round follows: also where only the class knows better."""
+    model = Scripted([reply(miss), reply(hit)])
+    async with open_checked(model) as runtime:
+        result = await (await runtime.session("s")).ask("the weather?", output=shape)
+    assert result.error is None and result.output is not None and result.steps == 2
+    assert told in model.requests[1].messages[-1].text
+    assert len(recorded(journal, OutputMismatched)) == 1
+
+
+async def test_what_a_class_refuses_is_told_to_the_model_of_that_turn(autojump_clock, open_checked):
+    """M6: a model for one turn, and a class for the same one."""
+    once = Scripted([reply('{"day": "2026-02-30"}'), reply('{"day": "2026-02-28"}')])
+    async with open_checked(Scripted([reply('{"day": "2026-02-30"}')])) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("when?", output=Event, model=once)).output == Event(date(2026, 2, 28))
+        assert (await session.ask("when?")).text == '{"day": "2026-02-30"}'
+
+
+async def test_a_class_that_refuses_twice_what_its_schema_allows_is_a_clear_error(autojump_clock, open_checked):
+    model = Scripted([reply('{"city": "Ulm", "degrees": -300}')] * 3)
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s")
+        result = await session.ask("the weather?", output=Weather)
+        assert (await session.ask("in JSON?", output=SCHEMA)).output == {"city": "Ulm", "degrees": -300}
+    assert (result.stop_reason, result.error.kind, result.output) == ("error", "invalid_output", None)
     assert "colder than nothing" in result.error.message
 
 
@@ -126,7 +166,7 @@ async def test_what_a_class_says_of_a_reply_is_told_in_few_words_or_by_its_name(
         def __attrs_post_init__(self) -> None:
             raise problem
 
-    async with open_checked(Scripted([reply('{"number": 1}')])) as runtime:
+    async with open_checked(Scripted([reply('{"number": 1}')] * 2)) as runtime:
         result = await (await runtime.session("s")).ask("?", output=Odd)
     assert result.error.message.endswith(told) and len(result.error.message) < 3_000
 

@@ -160,7 +160,7 @@ class Asking:
             done.detail,
             tuple(preparations),
             tuple(draft.cuts),
-            mismatch(message.text, schema) if schema is not None and not preparations else None,
+            mismatch(message.text, schema, outfit.shape) if schema is not None and not preparations else None,
             outfit.limits.approval_s,
             retried,
         )

@@ -47,6 +47,8 @@ class Outfit:
     limits: Limits
     rules: Sequence[Rule] = ()
     hooks: Sequence[Hooks] = ()
+    #: The class that a turn's output is made into; `None`: none, or nobody knows any more.
+    shape: Any = None
 
     @cached_property
     def preparer(self) -> Preparer:

@@ -97,10 +97,14 @@ class Step:
 
 @define(eq=False)
 class Override:
-    """The model for the turn that a command is about to begin. By the very command: models may share a name, and callers a session."""
+    """What only the turn that a command is about to begin has: a model, a class for its output. By the very command: models may share a name, and callers a session."""
 
     command: Command
-    model: Model
+    model: Model | None
+    shape: Any = None
+
+    def on(self, outfit: Outfit) -> Outfit:
+        return changed(outfit, model=outfit.model if self.model is None else self.model, shape=self.shape)
 
 
 @define(eq=False)
@@ -117,7 +121,7 @@ class SessionActor:
     state: State = _NEW
     #: The number of the next event.
     next_seq: int = 0
-    #: Models that a turn may be started with in place of the session's own (M6).
+    #: What a turn may be started with in place of the session's own (M6).
     overrides: list[Override] = field(factory=list)
     audience: Audience = field(factory=Audience)
     #: The first journal sequence of the batch that is on its way to the disk: not yet part of `state`.
@@ -571,8 +575,8 @@ class SessionActor:
             )
         if kind is TurnStarted:
             self.specs = self.outfit.specs(self._revealed())
-            once = next((each.model for each in self.overrides if each.command is cause), None)
-            self._turn_outfit = self.outfit if once is None else changed(self.outfit, model=once)
+            once = next((each for each in self.overrides if each.command is cause), None)
+            self._turn_outfit = self.outfit if once is None else once.on(self.outfit)
         elif kind is ModelReplied or kind is TurnEnded:
             self._worker.asking.forget()
         elif kind in OBSERVED:

@@ -1,13 +1,17 @@
-"""Structured output: does the final text follow the turn's schema?"""
+"""Structured output: does the final text follow the turn's schema, and does the class that was asked for take what it says?"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from trouper import codec
+from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
+from trouper.foreign import from_outside
+from trouper.tools.complaint import clipped
 from trouper.tools.validation import compiled
 
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*\Z", re.DOTALL)
@@ -33,15 +37,26 @@ def parsed(text: str) -> Json:
     return value
 
 
-def mismatch(text: str, schema: Mapping[str, Json]) -> str | None:
-    """Why `text` is not JSON that follows `schema`, in words for the model; `None` if it is."""
+def built(text: str, shape: Any) -> Any:
+    """What a text that follows the schema of `shape` says: an object, if that is a class. Raises whatever the class does."""
+    value = parsed(text)
+    if isinstance(shape, Mapping):
+        return value
+    from trouper.tools.structure import structure_of
+
+    build = structure_of(shape)
+    return value if build is None else build(value)
+
+
+def mismatch(text: str, schema: Mapping[str, Json], shape: Any = None) -> str | None:
+    """Why `text` is not JSON that follows `schema`, and that the class `shape` makes an object of, in words for the model; `None` if it is."""
     try:
         value = parsed(text)
     except ValueError as error:
         return f"it is {error}"[:_PROBLEM_CHARS]
     validator = compiled(schema)
     if validator.is_valid(value):
-        return None
+        return None if shape is None else _refusal(text, shape)
     problems = []
     for found in validator.iter_errors(value):
         where = "/".join(str(part) for part in found.instance_path) or "the whole"
@@ -49,3 +64,36 @@ def mismatch(text: str, schema: Mapping[str, Json]) -> str | None:
         if len(problems) == _PROBLEMS_SHOWN:
             break
     return "; ".join(problems)
+
+
+def _refusal(text: str, shape: Any) -> str | None:
+    """What the class says against the values: a date that does not exist, a validator that objects. What it raises for a reason of its own is for its caller alone."""
+    from trouper.tools.structure import problems
+
+    try:
+        built(text, shape)
+    except BaseException as raised:
+        if (outside := from_outside(raised)) is not None:
+            raise outside from None
+        if not isinstance(raised, Exception) or isinstance(raised, ToolDefinitionError):
+            return None
+        try:
+            found = problems(raised, lambda error, _: said_by(error))
+        except Exception:  # Its words are foreign too.
+            found = [("", said_by(raised))]
+        told = [f"{path}: {said}" if path else said for path, said in found[:_PROBLEMS_SHOWN]]
+        return f"its values are refused: {'; '.join(clipped(each, _PROBLEM_CHARS) for each in told)}"
+    return None
+
+
+def said_by(error: BaseException) -> str:
+    """What the first cause in a group of errors says; or what it is, if it says nothing."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    from trouper.tools.structure import words
+
+    try:
+        said = words(error)
+    except Exception:  # It is the caller's too.
+        said = ""
+    return said or type(error).__name__

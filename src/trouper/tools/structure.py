@@ -117,14 +117,16 @@ def floating(value: Json) -> float:
     return value if type(value) is float else float(value)
 
 
-def problems(error: Exception) -> list[tuple[str, str]]:
-    """What went wrong in structuring, as (path, text) pairs."""
+def problems(
+    error: Exception, told: Callable[[BaseException, type | None], str] | None = None
+) -> list[tuple[str, str]]:
+    """What went wrong in structuring, as (path, text) pairs. `told`: what is told of an error; by default only of those that speak of values."""
     from cattrs import BaseValidationError, transform_error
 
     if not isinstance(error, BaseValidationError):
-        return [("", _words(error))]
+        return [("", words(error))]
     found = []
-    for line in transform_error(error, format_exception=_told):
+    for line in transform_error(error, format_exception=told or _told):
         text, _, path = line.rpartition(" @ ")
         found.append((path.removeprefix("$").removeprefix("."), text))
     return found
@@ -132,11 +134,11 @@ def problems(error: Exception) -> list[tuple[str, str]]:
 
 def _told(error: BaseException, cls: type | None) -> str:
     if isinstance(error, (ValueError, TypeError, OverflowError)) and error.args:
-        return _words(error)
+        return words(error)
     return "cannot be understood"
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
     """What it says. Some validators of attrs add the attribute and themselves, which are for programs to read."""
     if len(error.args) > 1 and isinstance(error.args[1], attrs.Attribute):
         return str(error.args[0])
