@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
+import attrs
 import pytest
 import trio
 
@@ -500,6 +501,29 @@ async def test_a_secret_at_the_cut_of_what_the_model_is_told_leaves_no_half(
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
     assert b"ZqZqZq" not in written
     assert check_invariants(tmp_path) == []
+
+
+async def test_a_secret_at_the_cut_of_what_is_wrong_with_an_output_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J8, I36: of a reply that misses its schema, and of what a class says against it, only the beginning is told."""
+    secret = "Zq" * 30
+    monkeypatch.setenv("TROUPER_API_KEY", secret)
+
+    @attrs.frozen
+    class Short:
+        word: str = attrs.field(validator=attrs.validators.matches_re("[a-z]{1,9}"))
+
+    wrong = ["y" * before + secret for before in range(0, 200, 20)]
+    for shape, said in ((int, [json.dumps(each) for each in wrong]), (Short, [json.dumps({"word": w}) for w in wrong])):
+        async with open_runtime(tmp_path, model=Scripted(said), durability="write") as runtime:
+            session = await runtime.session(shape.__name__)
+            for _ in range(0, len(said), 2):
+                result = await session.ask("go", output=shape)
+                assert result.error is not None and result.error.kind == "invalid_output"
+            assert "ZqZqZq" not in repr(session.state)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
+    assert b"ZqZqZq" not in written
 
 
 async def test_what_an_earlier_process_stored_is_cut_out_before_anybody_uses_it(tmp_path: Path) -> None:

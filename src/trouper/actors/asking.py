@@ -160,7 +160,9 @@ class Asking:
             done.detail,
             tuple(preparations),
             tuple(draft.cuts),
-            mismatch(message.text, schema, outfit.shape) if schema is not None and not preparations else None,
+            mismatch(message.text, schema, outfit.shape, self._host.redact_text)
+            if schema is not None and not preparations
+            else None,
             outfit.limits.approval_s,
             retried,
         )

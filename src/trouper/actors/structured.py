@@ -10,7 +10,7 @@ from typing import Any
 from trouper import codec
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
-from trouper.foreign import from_outside
+from trouper.foreign import Redact, from_outside
 from trouper.tools.complaint import clipped
 from trouper.tools.validation import compiled
 
@@ -48,25 +48,28 @@ def built(text: str, shape: Any) -> Any:
     return value if build is None else build(value)
 
 
-def mismatch(text: str, schema: Mapping[str, Json], shape: Any = None) -> str | None:
-    """Why `text` is not JSON that follows `schema`, and that the class `shape` makes an object of, in words for the model; `None` if it is."""
+def mismatch(text: str, schema: Mapping[str, Json], shape: Any, redact: Redact) -> str | None:
+    """Why `text` is not JSON that follows `schema`, and that the class `shape` makes an object of, in words for the model; `None` if it is.
+
+    Secrets are cut out before the rest is cut: half a secret would not be known as one (I36).
+    """
     try:
         value = parsed(text)
     except ValueError as error:
         return f"it is {error}"[:_PROBLEM_CHARS]
     validator = compiled(schema)
     if validator.is_valid(value):
-        return None if shape is None else _refusal(text, shape)
+        return None if shape is None else _refusal(text, shape, redact)
     problems = []
     for found in validator.iter_errors(value):
         where = "/".join(str(part) for part in found.instance_path) or "the whole"
-        problems.append(f"{where}: {found.message}"[:_PROBLEM_CHARS])
+        problems.append(redact(f"{where}: {found.message}")[:_PROBLEM_CHARS])
         if len(problems) == _PROBLEMS_SHOWN:
             break
     return "; ".join(problems)
 
 
-def _refusal(text: str, shape: Any) -> str | None:
+def _refusal(text: str, shape: Any, redact: Redact) -> str | None:
     """What the class says against the values: a date that does not exist, a validator that objects. What it raises for a reason of its own is for its caller alone."""
     from trouper.tools.structure import problems
 
@@ -82,7 +85,7 @@ def _refusal(text: str, shape: Any) -> str | None:
         except Exception:  # Its words are foreign too.
             found = [("", said_by(raised))]
         told = [f"{path}: {said}" if path else said for path, said in found[:_PROBLEMS_SHOWN]]
-        return f"its values are refused: {'; '.join(clipped(each, _PROBLEM_CHARS) for each in told)}"
+        return f"its values are refused: {'; '.join(clipped(redact(each), _PROBLEM_CHARS) for each in told)}"
     return None
 
 
