@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
+from trouper._errors import UsageError
 from trouper.core.messages import Json, Opaque, ProviderPart, Usage
 from trouper.models._errors import (
     AuthFailed,
@@ -62,7 +63,7 @@ class Chaos:
         context_window: int | None = None,
     ) -> None:
         self._random = random.Random(seed) if isinstance(seed, int) else seed
-        self._tools = tuple(tools)
+        self._tools = _names(tools)
         self.faults = faults
         self.context_window = context_window
         self.requests: list[ModelRequest] = []
@@ -205,3 +206,16 @@ class Chaos:
                 begun + '"\\ud800"}',
             )
         )
+
+
+def _names(tools: object) -> tuple[str, ...]:
+    """A tool itself would come up as a broken chunk, and only with some seeds; of one text each letter would be an unknown tool."""
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise UsageError(f"tools={tools!r} is no list of names; write tools=['add']")
+    names = tuple(tools)
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(
+                f"{name!r} in tools is no name; write tools=['add'], and give the tool itself to the runtime"
+            )
+    return names
