@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from trouper import Runtime, Scripted, Session, UsageError, open_runtime, tool
+from trouper import Media, Runtime, Scripted, Session, UsageError, open_runtime, tool
 from trouper._errors import ToolDefinitionError
 from trouper.actors.triggers import Every
 from trouper.home import WrongLoop
@@ -50,6 +50,26 @@ async def test_a_wrong_option_of_a_session_is_named_and_no_session_is_made(
     with pytest.raises(UsageError, match=words):
         await runtime.session("s", **mistake)
     assert runtime.sessions() == []
+
+
+@pytest.mark.parametrize(
+    ("attachments", "words"),
+    [
+        ([bytes(10_000)], "cannot be attached; give the path"),
+        (bytes(10_000), "cannot be attached; give the path"),
+        ([Media("image/png", bytes(10_000))], "give it a mime_type, and data in base64"),  # type: ignore[arg-type]
+        (["QUJD" * 2_500], "cannot be read"),
+    ],
+    ids=["bytes", "no list", "Media of bytes", "base64 for a path"],
+)
+async def test_of_what_cannot_be_attached_a_message_shows_only_the_beginning(
+    runtime: Runtime, attachments: Any, words: str
+) -> None:
+    """A whole file, in place of its path, was the message: megabytes of it in a log or an answer."""
+    session = await runtime.session("s")
+    with pytest.raises(UsageError, match=words) as caught:
+        await session.ask("hello", attachments=attachments)
+    assert len(str(caught.value)) < 2_000
 
 
 @pytest.mark.parametrize(

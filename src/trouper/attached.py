@@ -12,6 +12,7 @@ from pathlib import Path
 from trouper._errors import UsageError
 from trouper.core.messages import Media
 from trouper.core.settings import Limits
+from trouper.tools.complaint import clipped
 
 Attachment = Media | str | Path
 
@@ -32,7 +33,7 @@ def along_with(text: str, attachments: Sequence[Attachment], limits: Limits) -> 
 
 def _all_attached(attachments: Sequence[Attachment], limit: int) -> tuple[Media, ...]:
     if isinstance(attachments, str | Path | Media) or not isinstance(attachments, Iterable):
-        raise UsageError(f"attachments={attachments!r} is no list; write attachments=[...]")
+        raise UsageError(f"attachments={_shown(attachments)} is no list; write attachments=[...]")
     return tuple(_attached(item, limit) for item in attachments)
 
 
@@ -40,7 +41,7 @@ def _attached(item: Attachment, limit: int) -> Media:
     """A file or ready-made media as a part of the message; too large or unreadable is the caller's mistake."""
     if isinstance(item, Media):
         if not all(isinstance(each, str) for each in (item.mime_type, item.data or item.uri)):
-            raise UsageError(f"{item!r} cannot be attached; give it a mime_type, and data in base64 or a uri")
+            raise UsageError(f"{_shown(item)} cannot be attached; give it a mime_type, and data in base64 or a uri")
         size = len(item.data) * 3 // 4 - item.data[-2:].count("=") if item.data else 0
         if size > limit:
             raise UsageError(
@@ -55,17 +56,17 @@ def _attached(item: Attachment, limit: int) -> Media:
                 raise UsageError(f"{what}; write base64.b64encode(data).decode(), or give the path of a file") from None
         return item
     if not isinstance(item, str | os.PathLike):
-        raise UsageError(f"{item!r} cannot be attached; give the path of a file, or trouper.Media")
+        raise UsageError(f"{_shown(item)} cannot be attached; give the path of a file, or trouper.Media")
     if isinstance(item, str) and item.lower().startswith(("http://", "https://")):
         raise UsageError(
-            f"attachment {item!r} is an address; write trouper.Media('image/png', uri=...), or give a file"
+            f"attachment {_shown(item)} is an address; write trouper.Media('image/png', uri=...), or give a file"
         )
     path = Path(item)
     try:
         found = path.stat()
         # Looked at first: to open a pipe waits for its other end, and everybody with it.
         if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"attachment {str(path)!r} is no file; copy what it holds into one, and attach that")
+            raise UsageError(f"attachment {_shown(str(path))} is no file; copy what it holds into one, and attach that")
         size = found.st_size
         if size <= limit:
             with path.open("rb") as file:
@@ -73,13 +74,13 @@ def _attached(item: Attachment, limit: int) -> Media:
             size = max(size, len(data))  # Some files, as those of /proc, say less than they hold.
         if size > limit:
             raise UsageError(
-                f"attachment {str(path)!r} has {size} bytes, more than Limits.attachment_bytes={limit}; attach a part of it"
+                f"attachment {_shown(str(path))} has {size} bytes, more than Limits.attachment_bytes={limit}; attach a part of it"
             )
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have.
         told = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"attachment {str(path)!r} cannot be read: {told}; check the path") from error
+        raise UsageError(f"attachment {_shown(str(path))} cannot be read: {told}; check the path") from error
     if not data:
-        raise UsageError(f"attachment {str(path)!r} is empty; leave it out, or write something into it first")
+        raise UsageError(f"attachment {_shown(str(path))} is empty; leave it out, or write something into it first")
     return Media(_kind(path.name, data), base64.b64encode(data).decode("ascii"), name=path.name)
 
 
@@ -99,3 +100,8 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return b"\0" not in data
+
+
+def _shown(given: object) -> str:
+    """How it begins: it may be the bytes of a whole file."""
+    return clipped(repr(given), 1_000)
