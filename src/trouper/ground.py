@@ -99,7 +99,7 @@ class RuntimeGround:
         #: Of those who follow all sessions.
         self.feeds: list[Feed] = []
         self.spending = Spending(budget)
-        self.models = ModelsInUse(self.redact, self.redact.text)
+        self.models = ModelsInUse(self.redact)
         memories, next_seq = self.roster.memories()
         self.memory = MemoryKeeper(
             self.home,

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import trio
 
-from trouper.foreign import Redact, chain_of, from_outside
+from trouper.foreign import chain_of, from_outside
 from trouper.models.protocol import Confidant, Model, close_model, confide_in, forget_session
 
 logger = logging.getLogger("trouper.models")
@@ -18,9 +18,8 @@ _CLOSE_S = 1.0
 
 
 class ModelsInUse:
-    def __init__(self, confidant: Confidant, redact: Redact) -> None:
+    def __init__(self, confidant: Confidant) -> None:
         self._confidant = confidant
-        self._redact = redact
         #: All that were ever asked here and are still there, by identity. Weakly: a host may make one for every turn.
         self._met: weakref.WeakValueDictionary[int, Model] = weakref.WeakValueDictionary()
         #: Those of sessions that are no longer here, where they cannot be referred to weakly.
@@ -39,7 +38,7 @@ class ModelsInUse:
         try:
             forget_session(model, session)
         except Exception as raised:  # Foreign code: it has no say in how a session ends.
-            told = chain_of(raised, self._redact)
+            told = chain_of(raised, self._confidant.text)
             logger.warning("a client of %s failed as a session ended: %s", type(model).__name__, told)
 
     async def close(self, in_use: Iterable[Model]) -> None:
@@ -51,5 +50,5 @@ class ModelsInUse:
                 except BaseException as raised:  # Foreign code: it has no say in how the runtime ends, nor in whether the others are closed.
                     if (outside := from_outside(raised)) is not None:
                         raise outside from None
-                    told = chain_of(raised, self._redact)
+                    told = chain_of(raised, self._confidant.text)
                     logger.warning("a client of %s failed while it was closed: %s", type(model).__name__, told)
