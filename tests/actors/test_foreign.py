@@ -730,6 +730,31 @@ async def test_a_scope_that_a_tool_leaves_open_hits_nobody_else(
     await unread[0].aclose()
 
 
+async def test_of_a_tool_that_leaves_a_scope_open_and_raises_no_secret_is_logged(autojump_clock, open_checked, caplog):
+    """I36: its error is what was being handled when the scope was closed, and a log that shows all that led to it quotes that too."""
+    key = "sk-" + "abcdefgh01234567" * 2
+    unread: list[AsyncIterator[int]] = []
+
+    async def ticks() -> AsyncIterator[int]:
+        with trio.move_on_after(1000):
+            while True:
+                yield 1
+
+    @tool
+    async def careless() -> int:
+        unread.append(ticks())
+        await anext(unread[0])
+        raise ValueError(f"the key {key} is not welcome")
+
+    async with open_checked(Scripted([reply(call("careless")), reply("Done.")]), tools=[careless]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("go")).text == "Done."
+    assert "left a cancel scope open" in caplog.text
+    assert "is not welcome" in caplog.text
+    assert key not in caplog.text
+    await unread[0].aclose()
+
+
 async def test_a_tool_with_a_nursery_that_is_cancelled_has_not_failed(autojump_clock, open_checked, journal, caplog):
     """L21: what comes out of the nursery is a group of cancels, and nothing else."""
 

@@ -118,6 +118,23 @@ def test_own_narration_that_raises_falls_back(caplog: pytest.LogCaptureFixture, 
     assert "narration of tool 'read_file' raised" in caplog.text
 
 
+@pytest.mark.parametrize("key", KEYS)
+def test_of_an_own_narration_that_raises_no_secret_is_logged(caplog: pytest.LogCaptureFixture, key: str) -> None:
+    """I36: neither what looks like one, nor what is known to be one, nor one in the error that led to it."""
+
+    def raising(phase: Phase, arguments: Any) -> str:
+        try:
+            raise KeyError(key)
+        except KeyError as error:
+            raise ValueError("not with tulips in it") from error
+
+    narration(read_file.with_(narrate=raising), "started", {"path": "a"}, lambda text: text.replace("tulips", "[cut]"))
+    assert "ValueError: not with [cut] in it" in caplog.text
+    assert key not in caplog.text
+    assert "hunter2" not in caplog.text
+    assert "tulips" not in caplog.text
+
+
 def test_ordinary_text_is_not_redacted() -> None:
     for text in (
         "src/trouper/tools/narration.py",

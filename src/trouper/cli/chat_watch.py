@@ -293,4 +293,5 @@ class Watch:
         tool = self._tools.get(name)
         if tool is None:
             return clean_line(name, 60)
-        return narration(tool, phase, arguments if isinstance(arguments, Mapping) else None)
+        shown = arguments if isinstance(arguments, Mapping) else None
+        return narration(tool, phase, shown, self._session._actor.redact_text)

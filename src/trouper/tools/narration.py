@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from trouper.core.messages import Json
+from trouper.foreign import Redact, chain_of
 from trouper.tools.contract import Phase, Tool
 from trouper.tools.terminal_text import clean_text
 
@@ -33,8 +34,11 @@ _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>]{1,2000}", re.IGNORECASE)
 
 
-def narration(tool: Tool, phase: Phase, arguments: Mapping[str, Json] | None = None) -> str:
-    """The line for this call and phase: the tool's own, if it has one to say, else one made of its name and its first short argument."""
+def narration(tool: Tool, phase: Phase, arguments: Mapping[str, Json] | None = None, redact: Redact = str) -> str:
+    """The line for this call and phase: the tool's own, if it has one to say, else one made of its name and its first short argument.
+
+    `redact`: for what is logged of a narration that raises; what looks like a secret is not logged anyhow.
+    """
     if tool.narrate is not None:
         try:
             # The tool's own words are cleaned like any other: it is handed all arguments, and may be careless with them.
@@ -42,8 +46,9 @@ def narration(tool: Tool, phase: Phase, arguments: Mapping[str, Json] | None = N
                 return one_line(own)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # A plain function: nothing else that it raises comes from outside (I23).
-            _log.exception("the narration of tool %r raised; the default line is used", tool.name)
+        except BaseException as raised:  # A plain function: nothing else that it raises comes from outside (I23).
+            told = redacted(chain_of(raised, redact))
+            _log.error("the narration of tool %r raised; the default line is used: %s", tool.name, told)
     subject = _subject(tool, arguments or {})
     about = f"{tool.display_name}: {subject}" if subject else tool.display_name
     match phase:
