@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -68,6 +70,27 @@ async def test_denial_without_a_reason_says_so() -> None:
 def test_what_is_no_hook_is_refused_where_it_is_given(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"write an async function|give seconds"):
         Hooks(**wrong)
+
+
+class Looking:
+    async def __call__(self, event: object) -> AsyncIterator[None]:
+        yield None
+
+
+async def looking(_: str, event: object) -> AsyncIterator[None]:
+    yield None
+
+
+def guarding(event: object) -> Iterator[Deny]:
+    yield Deny("Not on a Friday.")
+
+
+@pytest.mark.parametrize("generator", [guarding, partial(looking, "on"), Looking(), Looking().__call__])
+def test_a_generator_is_no_hook(generator: Any) -> None:
+    """T5: nothing of it would run, and of one that looks on nobody would be told."""
+    for name in ("session_started", "session_ended", "before_turn", "after_turn", "before_tool", "after_tool"):
+        with pytest.raises(ConfigError, match=rf"{name}=.* is a generator, .* leave out its `yield`"):
+            Hooks(**{name: generator})
 
 
 async def test_no_hook_passes() -> None:

@@ -123,6 +123,12 @@ PASS = Verdict()
 def _checked_hook(hooks: Hooks, attribute: Any, hook: object) -> None:
     if hook is not None and not callable(hook):
         raise ConfigError(f"{attribute.name}={hook!r} is no function; write an async function of one event")
+    # As an object, by what calling it runs.
+    for call in (hook, type(hook).__call__):
+        if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+            raise ConfigError(
+                f"{attribute.name}={hook!r} is a generator, of which nothing would run; leave out its `yield`"
+            )
 
 
 def _checked_seconds(hooks: Hooks, attribute: Any, seconds: object) -> None:
