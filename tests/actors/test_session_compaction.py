@@ -8,7 +8,15 @@ from session_watch import names, recorded
 
 from trouper import Budget, CommandRejected, Compaction, Deadlines, Limits, Usage, tool
 from trouper.core.compaction import DROPPED_NOTE, HAND_OVER_PROMPT, SUMMARY_CLOSE, SUMMARY_OPEN
-from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked, ModelFailed, RecoveryNoted, TurnEnded
+from trouper.core.events import (
+    BudgetWarned,
+    CompactionEnded,
+    CompactionStarted,
+    HistoryMasked,
+    ModelFailed,
+    RecoveryNoted,
+    TurnEnded,
+)
 from trouper.core.history import History, problems
 from trouper.core.session import State, evolve
 from trouper.models import (
@@ -448,6 +456,37 @@ async def test_a_compaction_that_spends_the_budget_ends_the_turn(autojump_clock,
         result = await session.ask("And now?")
     assert (result.stop_reason, result.error.kind) == ("budget", "budget")
     assert len(model.requests) == 5
+
+
+@pytest.mark.parametrize(
+    ("budget", "end", "requests"),
+    [(Budget(tokens=100), "budget", 6), (Budget(tokens=101, steps=5), "end_turn", 7)],
+    ids=["spent", "nearly spent"],
+)
+async def test_a_forced_compaction_that_spends_the_budget_ends_the_turn(
+    autojump_clock, open_checked, journal, budget, end, requests
+):
+    """L25, L32, I27: the step that was refused for its size is asked again, unless its summary has used up what was left. The step itself is counted."""
+    summary = reply("A summary.", usage=Usage(input=90, output=10))
+    model = Scripted([*talk(4), fail(ContextOverflow("too long")), summary, reply("Here.")])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s", budget=budget)
+        await filled(session, 4)
+        result = await session.ask("And now?")
+    assert (result.stop_reason, result.steps, len(model.requests)) == (end, 1, requests)
+    assert recorded(journal, BudgetWarned)[-1].what == "tokens"
+    assert [ended.how for ended in recorded(journal, CompactionEnded)] == ["summary"]
+
+
+async def test_a_refused_step_that_has_spent_the_budget_asks_for_no_summary(autojump_clock, open_checked, journal):
+    """L25, L32, I27: a fallback's first model may have cost something before the second finds the context too long."""
+    model = Scripted([*talk(4), [UsageChunk(Usage(input=90, output=10)), *fail(ContextOverflow("too long"))]])
+    async with open_checked(model) as runtime:
+        session = await runtime.session("s", budget=Budget(tokens=100))
+        await filled(session, 4)
+        result = await session.ask("And now?")
+    assert (result.stop_reason, result.error.kind, len(model.requests)) == ("budget", "budget", 5)
+    assert not recorded(journal, CompactionStarted)
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=80), Budget(steps=8)], ids=["tokens", "steps"])

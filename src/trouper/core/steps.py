@@ -66,17 +66,18 @@ def _take_inputs(decision: Decision) -> None:
         decision.emit(InputsTaken(decision.state.in_turn.number))
 
 
-def _spent_out(decision: Decision, turn: Turn, at: float) -> bool:
-    """Warns at 80 % of each cap, once; ends the turn when one is spent (L25)."""
+def _spent_out(decision: Decision, turn: Turn, at: float, *, again: bool = False) -> bool:
+    """Warns at 80 % of each cap, once; ends the turn when one is spent (L25). `again`: the step that follows has been counted among the steps already."""
     options = turn.options
     if options.wall_s == 0:
         # No timer is needed for that; any other time is for one to tell, as the clock of the records may leap.
         ended(decision, TurnEnded(turn.number, "budget", at, TIME_IS_UP))
         return True
-    if options.token_cap is None and options.step_cap is None and options.call_cap is None:
+    step_cap = None if again else options.step_cap
+    if options.token_cap is None and step_cap is None and options.call_cap is None:
         return False
     spent = decision.state.spent
-    for what, used, cap in budgeted(spent, options.token_cap, options.step_cap, options.call_cap):
+    for what, used, cap in budgeted(spent, options.token_cap, step_cap, options.call_cap):
         # One step may take it from less than that to the end: the warning comes first all the same. Of nothing there is no share.
         if cap and used >= cap * WARN_SHARE and cap_told(what, cap) not in decision.state.warned:
             decision.emit(BudgetWarned(what, used, cap))
@@ -205,7 +206,8 @@ def take_fault(decision: Decision, command: DeliverFault) -> None:
         messages = decision.state.history.messages
         split = compaction.forced_split(messages, turn.options.compaction.keep_pairs, turn.since)
         if split:
-            decision.emit(CompactionStarted(split, before, forced=True))
+            if not _spent_out(decision, turn, command.at, again=True):
+                decision.emit(CompactionStarted(split, before, forced=True))
             return
     ended(decision, TurnEnded(turn.number, "error", command.at, command.fault))
 
@@ -228,7 +230,8 @@ def take_summary(decision: Decision, command: DeliverSummary) -> None:
         # Shorter by a summary, or by the old results that were masked when it began.
         # The step that was refused for its size is asked again, under its own number.
         _take_inputs(decision)
-        decision.emit(StepStarted(turn.number, turn.step, command.at))
+        if not _spent_out(decision, turn, command.at, again=True):
+            decision.emit(StepStarted(turn.number, turn.step, command.at))
     else:
         fault = Fault(
             "context_overflow", "the conversation does not fit into the model's window and cannot be made smaller"

@@ -161,8 +161,6 @@ class _Watched:
     lost: bool = False
     turns_open: set[int] = Factory(set)
     turns_ended: set[int] = Factory(set)
-    #: The turn and the number of the step that began last.
-    step: tuple[int, int] = (0, 0)
     requested: dict[str, Preparation] = Factory(dict)
     turn_of: dict[str, int] = Factory(dict)
     starts: Counter[str] = Factory(Counter)
@@ -379,9 +377,6 @@ class _Checker:
             self._wrong("I27", f"{spent.steps} steps with a budget of {options.step_cap}")
         if options.max_steps and turn.step > options.max_steps:
             self._wrong("I27", f"step {turn.step} of at most {options.max_steps}")
-        if (turn.number, turn.step) == watched.step:
-            return  # The same one again, with a smaller context: it was paid for when it began.
-        watched.step = (turn.number, turn.step)
         tokens = spent.usage.total or 0
         if options.token_cap is not None and tokens >= options.token_cap:
             self._wrong("I27", f"a step begins with {tokens} tokens spent of {options.token_cap}")
