@@ -2,7 +2,7 @@
 
 What a step costs, or a summary, is known when it has ended, and many sessions may be in one at once. So a step that is under way holds what it is expected to cost; one that
 would go beyond the budget together with those waits until they have ended, and alone it may. Like this the budget is overshot by one step (I27), and by what
-the others cost more than was to be expected: more than was ever sent before, or a longer reply than any before.
+the others cost more than was to be expected: more than was ever sent before, a longer reply than any before, or one with more calls.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Spending:
         """
         if (before := self._held.get(session)) is not None:
             self.release(before)  # Of an actor that has crashed, and begins again.
-        cost = Held(session, tokens + self._most_said, self._most_called)
+        # One call at least: nobody can say that it makes none, and many may be in their first step at once.
+        cost = Held(session, tokens + self._most_said, max(1, self._most_called))
         while not self._fits(cost):
             woken = trio.Event()
             self._waiting.append(woken)

@@ -308,6 +308,14 @@ async def test_sessions_that_ask_at_once_share_the_runtimes_steps_and_calls(auto
     assert len(model.requests) == 6
 
 
+async def test_sessions_that_begin_at_once_keep_to_the_runtimes_calls(autojump_clock, open_checked):
+    """L25, I27: also before anybody knows how many calls a step makes. One is to be expected of each."""
+    model = Scripted([reply(stall(1), call("look"))], exhausted="repeat")
+    async with open_checked(model, tools=[look], budget=Budget(tool_calls=5)) as runtime:
+        ends = await at_once(runtime, 20)
+    assert len(model.requests) == 5 and ends == ["budget"] * 20
+
+
 @pytest.mark.parametrize("how", ["interrupt", "close"])
 async def test_a_step_that_waits_for_others_can_be_stopped_and_keeps_nobody(autojump_clock, open_checked, how):
     """L15, L25, I26"""
