@@ -573,6 +573,26 @@ async def test_what_has_lapsed_is_on_disk_no_longer_than_until_the_next_start(
         assert json.loads((tmp_path / "memory" / "user" / "code.json").read_text())["value"] == 5678
 
 
+@pytest.mark.parametrize("what", ["a change", "a search"])
+async def test_what_has_lapsed_leaves_the_disk_when_the_memory_is_next_changed_or_searched(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path, what: str
+) -> None:
+    """B21: TTL, for the other programs that read the files too; a runtime may be open for months."""
+    async with open_runtime(tmp_path, model=Scripted([]), environment=open_checked.environment()) as runtime:
+        await runtime.memory.remember("user", "code", 1234, ttl_s=30.0)
+        await runtime.memory.remember("door", "pin", 5678, ttl_s=30.0)
+        await runtime.memory.remember("user", "name", "Ada", ttl_s=300.0)
+        await trio.sleep(31.0)
+        if what == "a change":
+            await runtime.memory.remember("user", "age", 36)
+        else:
+            assert not await runtime.memory.search("1234")
+        left = {path.name for path in (tmp_path / "memory").rglob("*")}
+        assert left - {"age.json"} == {"user", "name.json"}
+        await runtime.memory.remember("user", "code", 91011)
+        assert json.loads((tmp_path / "memory" / "user" / "code.json").read_text())["value"] == 91011
+
+
 async def test_what_is_remembered_changes_by_a_record_only(open_checked: Any, autojump_clock: Any) -> None:
     """I10, B21: not when its giver goes on changing the value, nor when a reader changes what it was given."""
     async with open_checked(Scripted([])) as runtime:

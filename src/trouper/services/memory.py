@@ -112,7 +112,12 @@ class MemoryKeeper:
         async with self._lock:
             store = await self._opened()
         if store is not None:
-            hits = await self._on_disk(lambda: store.search(text, at=at, scope=scope, limit=limit))
+
+            def look() -> Any:
+                store.drop_lapsed(at)
+                return store.search(text, at=at, scope=scope, limit=limit)
+
+            hits = await self._on_disk(look)
             if hits is not None:
                 found = (memory.recall(self.memories, hit.scope, hit.key, at) for hit in hits)
                 return [_memo(each) for each in found if each is not None]
@@ -168,9 +173,12 @@ class MemoryKeeper:
             await self._opened()  # Which knows them already.
             return
 
+        now = self._now()
+
         def apply() -> None:
             for event in events:
                 store.apply(event)
+            store.drop_lapsed(now)
 
         await self._on_disk(apply)
 

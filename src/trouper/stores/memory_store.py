@@ -76,6 +76,13 @@ class MemoryStore:
                 case MemoryForgotten(scope=scope, key=key):
                     self._remove(scope, key)
 
+    def drop_lapsed(self, at: float) -> None:
+        """What has lapsed by then is as if forgotten, to those who read the files too."""
+        with self._lock, self._index:
+            lapsed = self._index.execute("SELECT scope, key FROM entry WHERE expires_at <= ?", (at,)).fetchall()
+            for scope, key in lapsed:
+                self._remove(scope, key)
+
     def reconcile(self, memories: Memories) -> int:
         """Make the disk say what the journal says; returns how many entries were put right.
 
