@@ -272,7 +272,9 @@ class Session(BackgroundSide):
             await trio.lowlevel.checkpoint_if_cancelled()
             begun = await self._begin_compaction()
             if begun.state.phase is not Phase.TIDYING:
-                return next((event for event in begun.events if isinstance(event, HistoryMasked)), None)
+                # The last one: it may have been masked before the budget was found spent.
+                told = (event for event in reversed(begun.events) if isinstance(event, CompactionEnded | HistoryMasked))
+                return next(told, None)
             try:
                 async for event in feed:
                     ended: CompactionEnded = event
@@ -287,7 +289,9 @@ class Session(BackgroundSide):
 
     async def _begin_compaction(self) -> Step:
         outfit = self._actor.outfit
-        command = Compact(self._now(), outfit.limits.compaction, window_of(outfit.model))
+        budget = outfit.budget
+        caps = (budget.tokens, budget.steps, budget.tool_calls)
+        command = Compact(self._now(), outfit.limits.compaction, window_of(outfit.model), *caps)
         # Shielded: whether it began has to be known, or nobody could end it.
         return await self._ask(command, shielded=True)
 

@@ -37,6 +37,8 @@ from trouper.core.events import (
     CallEnded,
     CallStarted,
     CallWasLate,
+    CompactionEnded,
+    CompactionStarted,
     InputReceived,
     SessionClosed,
     StepStarted,
@@ -150,6 +152,20 @@ def test_keys_tell_a_piece_of_work_from_its_successor():
     assert isinstance(work, Summarise)
     state = told(state, DeliverSummary(work.split, 4.0, "short"))
     assert list(outstanding(state).values()) == [CallModel(2, 1)] and set(outstanding(state)).isdisjoint(first)
+
+
+def test_a_compaction_on_demand_asks_no_model_where_the_budget_is_spent():
+    """L25, L34: that is decided with the command, so its record says why. One of before, which names no caps, asks."""
+    state = told(opened(), submit("x" * 400), said("y" * 400, usage=Usage(90, 10)), submit("z" * 400), said("ok", 2))
+    policy = Compaction(keep_pairs=1, min_messages=2)
+    for spent, caps in {"tokens": {"token_cap": 100}, "steps": {"token_cap": 101, "step_cap": 2}}.items():
+        (started, ended), after = step(state, Compact(5.0, policy, **caps))
+        assert isinstance(started, CompactionStarted) and isinstance(ended, CompactionEnded)
+        assert (ended.how, ended.fault.kind, ended.split) == ("unchanged", "budget", started.split)
+        assert spent in ended.fault.message and after.phase is Phase.IDLE and after.history == state.history
+    for caps in ({}, {"token_cap": 101, "step_cap": 3, "call_cap": 0}):
+        (work,) = outstanding(told(state, Compact(5.0, policy, **caps))).values()
+        assert isinstance(work, Summarise)
 
 
 def test_timers_are_work_too():

@@ -28,7 +28,6 @@ from trouper.core.events import CompactionStarted
 from trouper.core.history import repaired
 from trouper.core.ids import call_id
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Text, Usage
-from trouper.core.steps import budgeted, is_spent
 from trouper.core.tokens import estimate_json, estimate_text
 from trouper.core.values import changed
 from trouper.models.protocol import ModelRequest, name_of
@@ -211,10 +210,8 @@ class Asking:
     async def summarise(self, split: int, running: Running) -> Command | None:
         """A summary by the model; whatever goes wrong, the core falls back to something that needs none (L31)."""
         turn = self._host.state.turn
-        spending, held = self._host.ground.spending, None
-        # In a turn, the session's own budget was looked at before it began.
-        spent = self._spent_out() if turn is None else None
-        if spending.is_capped and spent is None:
+        spending, held, spent = self._host.ground.spending, None, None
+        if spending.is_capped:
             if (held := await self._hold(running)) is None:
                 return None
             if turn is not None:  # Each warning is given once, and between turns nobody would hear it.
@@ -265,11 +262,3 @@ class Asking:
             if command is None and held is not None:
                 spending.release(held)
         return command
-
-    def _spent_out(self) -> Fault | None:
-        """Why this session may ask no model any more, if so."""
-        budget = self._host.outfit.budget
-        for what, used, cap in budgeted(self._host.state.spent, budget.tokens, budget.steps, budget.tool_calls):
-            if used >= cap:
-                return is_spent(what, used, cap)
-        return None

@@ -195,6 +195,10 @@ class Compact:
     at: float
     compaction: Compaction
     window: int | None = None
+    #: What the whole session may spend: where that is used up, no model is asked.
+    token_cap: int | None = None
+    step_cap: int | None = None
+    call_cap: int | None = None
 
 
 @frozen

@@ -8,7 +8,7 @@ from trouper.core.commands import Compact, DeliverSummary
 from trouper.core.decision import Decision
 from trouper.core.events import CompactionEnded, CompactionStarted, HistoryMasked
 from trouper.core.messages import NO_USAGE, Fault, Message, Usage
-from trouper.core.session import Phase
+from trouper.core.session import Phase, budgeted, is_spent
 from trouper.core.settings import TurnOptions
 
 
@@ -52,6 +52,11 @@ def compact(decision: Decision, command: Compact) -> None:
     split = compaction.pick_split(state.history.messages, policy.keep_pairs, policy.min_messages)
     if split:
         decision.emit(CompactionStarted(split, state.tokens))
+        # In a turn, this was looked at before it began.
+        for what, used, cap in budgeted(state.spent, command.token_cap, command.step_cap, command.call_cap):
+            if used >= cap:
+                give_up(decision, fault=is_spent(what, used, cap))
+                return
 
 
 def install(decision: Decision, command: DeliverSummary) -> None:

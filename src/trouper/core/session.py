@@ -489,6 +489,21 @@ def _budget_warned(state: State, event: BudgetWarned, phase: Phase) -> State:
     return replaced(state, phase=phase, warned=(*others, cap_told(event.what, event.cap)))
 
 
+def budgeted(spent: Spent, tokens: int | None, steps: int | None, calls: int | None) -> list[tuple[str, int, int]]:
+    """What a session's budget caps: what, how much is used, and of how much."""
+    caps = (
+        ("tokens", spent.usage.total or 0, tokens),
+        ("steps", spent.steps, steps),
+        # None at all: then none is made that could be counted, and text is free.
+        ("tool_calls", spent.tool_calls, calls or None),
+    )
+    return [(what, used, cap) for what, used, cap in caps if cap is not None]
+
+
+def is_spent(what: str, used: int, cap: int) -> Fault:
+    return Fault("budget", f"the session's budget of {cap} {what} is spent ({used} used); raise it to go on")
+
+
 def cap_told(what: str, cap: float) -> str:
     """A cap as `State.warned` has it: with its amount, for one that was raised is warned of anew."""
     return f"{what}={float(cap)}"

@@ -29,7 +29,7 @@ from trouper.core.events import (
 )
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import Fault, Media, Message, ProviderPart
-from trouper.core.session import THINKING, Spent, State, Turn, cap_told
+from trouper.core.session import THINKING, State, Turn, budgeted, cap_told, is_spent
 from trouper.core.settings import WARN_SHARE, TurnOptions
 
 TIME_IS_UP = Fault("budget", "the time for this turn is up; raise Budget.wall_s to allow more")
@@ -86,21 +86,6 @@ def _spent_out(decision: Decision, turn: Turn, at: float, *, again: bool = False
             ended(decision, TurnEnded(turn.number, "budget", at, fault))
             return True
     return False
-
-
-def budgeted(spent: Spent, tokens: int | None, steps: int | None, calls: int | None) -> list[tuple[str, int, int]]:
-    """What a session's budget caps: what, how much is used, and of how much."""
-    caps = (
-        ("tokens", spent.usage.total or 0, tokens),
-        ("steps", spent.steps, steps),
-        # None at all: then none is made that could be counted, and text is free.
-        ("tool_calls", spent.tool_calls, calls or None),
-    )
-    return [(what, used, cap) for what, used, cap in caps if cap is not None]
-
-
-def is_spent(what: str, used: int, cap: int) -> Fault:
-    return Fault("budget", f"the session's budget of {cap} {what} is spent ({used} used); raise it to go on")
 
 
 # --- the model's answers ---
