@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -151,9 +151,21 @@ class Never:
         return False
 
 
-@pytest.mark.parametrize("when", [never, Never(), "recursive"], ids=["async function", "async object", "text"])
+def yielding(arguments: Mapping[str, Any]) -> Iterator[bool]:
+    yield False
+
+
+async def later_yielding(arguments: Mapping[str, Any]) -> AsyncIterator[bool]:
+    yield False
+
+
+@pytest.mark.parametrize(
+    "when",
+    [never, Never(), "recursive", yielding, later_yielding],
+    ids=["async function", "async object", "text", "generator", "async generator"],
+)
 def test_a_predicate_that_could_not_answer_is_refused_at_once(when: Any) -> None:
-    """Security: a coroutine is true, whatever it would say; a rule with one would allow everything."""
+    """Security: a coroutine or a generator is true, whatever it would say; a rule with one would allow everything."""
     with pytest.raises(ConfigError, match=r"plain function|function of the arguments"):
         allow("delete", when=when)
 
@@ -165,3 +177,14 @@ def test_an_answer_that_has_to_be_awaited_is_none() -> None:
 
     assert decide_policy(delete, {}, [allow("delete", when=later)]) == "deny"
     assert decide_policy(delete, {}, [deny("delete", when=later), allow("*")]) == "deny"
+
+
+def test_an_answer_that_is_a_generator_is_none() -> None:
+    """Security: it is true, whatever it would yield; `any()` or `all()` was left out around it."""
+
+    def each(arguments: Mapping[str, Any]) -> object:
+        return (part == "tmp" for part in ("etc", "passwd"))
+
+    for when in (each, lambda arguments: later_yielding(arguments)):
+        assert decide_policy(delete, {}, [allow("delete", when=when)]) == "deny"
+        assert decide_policy(delete, {}, [deny("delete", when=when), allow("*")]) == "deny"

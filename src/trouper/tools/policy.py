@@ -45,6 +45,10 @@ def _checked_when(rule: Rule, attribute: object, when: When | None) -> None:
     # What an async function returns is true whatever it would say.
     if inspect.iscoroutinefunction(when) or inspect.iscoroutinefunction(type(when).__call__):
         raise ConfigError(f"the predicate of a rule for {rule.tool!r} is async; give a plain function, or use a hook")
+    if inspect.isgeneratorfunction(when) or inspect.isasyncgenfunction(when):
+        raise ConfigError(
+            f"the predicate of a rule for {rule.tool!r} is a generator; give a plain function without `yield`"
+        )
 
 
 def _checked_reason(rule: Rule, attribute: object, reason: Any) -> None:
@@ -80,6 +84,8 @@ class Rule:
             said = self.when(fresh(dict(arguments)))
             if inspect.isawaitable(said):
                 raise TypeError("the predicate returned something to await, which is no answer")
+            if inspect.isgenerator(said) or inspect.isasyncgen(said):
+                raise TypeError("the predicate returned a generator, which is no answer; put any() or all() around it")
             return bool(said)
         except KeyboardInterrupt:
             raise
