@@ -17,6 +17,9 @@ from trouper.core.events import CompactionEnded, ModelFailed, ModelReplied, Turn
 from trouper.core.messages import NO_USAGE, Fault
 from trouper.core.settings import WARN_SHARE, Budget
 
+#: Events that say what something has cost.
+_COSTLY = frozenset({ModelReplied, ModelFailed, CompactionEnded, TurnEnded})
+
 
 @define(eq=False)
 class Held:
@@ -49,7 +52,7 @@ class Spending:
     def count(self, record: codec.Record) -> None:
         for event in record.events:
             kind = type(event)
-            if kind is ModelReplied or kind is ModelFailed or kind is CompactionEnded or kind is TurnEnded:
+            if kind in _COSTLY:
                 self.usage = self.usage + event.usage
                 if kind is ModelReplied:
                     self.usage = self.usage + event.retried

@@ -45,12 +45,10 @@ class Audience:
 
     def hear(self, record: codec.Record, seq: int) -> None:
         """What happened, which is record `seq` of the journal."""
-        for event in record.events:
-            for feed in self.turns:
-                feed.push(event)
-            if type(event) is TurnEnded:
-                for feed in self.ends:
-                    feed.push(event)
+        for feed in self.turns:
+            feed.push(*record.events)
+        for feed in self.ends:
+            feed.push(*record.events)
         if self.events:
             for offset, event in enumerate(record.events):
                 told = SessionEvent(record.n + offset, record.at, event, seq)

@@ -37,14 +37,18 @@ class Feed:
         self._lagged = False
         self._ended = False
 
-    def push(self, item: Any) -> None:
-        if self._lagged or self._ended or (self._only is not None and type(item) is not self._only):
+    def push(self, *items: Any) -> None:
+        """What has happened now, in order: all events of a record at once."""
+        if self._lagged or self._ended:
             return
-        if len(self._queue) + len(self.batch) >= self._limit:
+        if self._only is not None:
+            items = tuple([item for item in items if type(item) is self._only])
+        room = self._limit - len(self._queue) - len(self.batch)
+        if len(items) > room:
             self._lagged = True
-            return
-        self._queue.append(item)
-        if self._reader is not None:
+            items = items[:room]
+        self._queue += items
+        if self._queue and self._reader is not None:
             reader, self._reader = self._reader, None
             trio.lowlevel.reschedule(reader)
 
