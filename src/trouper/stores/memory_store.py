@@ -26,7 +26,7 @@ from trouper.core.memory_search import query_of, searched, words
 from trouper.stores.atomic import FILE_MODE, make_private_directory, write_atomically
 
 #: A change of the tables below makes a new index, by this number.
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 
 # The tokenizer only has to see the spaces between words: what a word is, and how it is folded, `trouper.core.memory_search` says.
 _SCHEMA = f"""
@@ -34,6 +34,7 @@ CREATE TABLE entry (
     id INTEGER PRIMARY KEY, scope TEXT NOT NULL, key TEXT NOT NULL, updated_at REAL NOT NULL, expires_at REAL,
     size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, UNIQUE (scope, key)
 );
+CREATE INDEX lapsing ON entry (expires_at) WHERE expires_at IS NOT NULL;
 CREATE VIRTUAL TABLE words USING fts5 (key, summary, value, text UNINDEXED, tokenize = "ascii");
 PRAGMA user_version = {INDEX_VERSION};
 """
