@@ -828,6 +828,14 @@ BUGS: tuple[Bug, ...] = (
         ("tests/actors/test_session_budgets.py",),
     ),
     Bug(
+        "replies-that-nobody-expects",
+        "steps that begin at once hold nothing of what they will say, and overshoot the runtime's budget together (I27)",
+        "spending.py",
+        "max(USUAL_REPLY, self._most_said)",
+        "self._most_said",
+        ("tests/actors/test_session_budgets.py",),
+    ),
+    Bug(
         "held-by-the-next-one",
         "a step that was stopped lets go of what the next one holds (I27)",
         "spending.py",

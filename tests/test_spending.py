@@ -13,9 +13,12 @@ from trouper.codec import Record
 from trouper.core.commands import Interrupt
 from trouper.core.events import ModelReplied, TurnEnded
 from trouper.core.messages import Message, Text, Usage
-from trouper.spending import Held, Spending
+from trouper.spending import USUAL_REPLY, Held, Spending
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+#: Room for two steps that send 100 tokens together, and for what they say.
+TWO = Budget(tokens=100 + 2 * USUAL_REPLY)
 
 
 def ended(session: str) -> Record:
@@ -48,7 +51,7 @@ class Steps:
 
 async def test_steps_begin_beside_each_other_as_far_as_the_budget_goes() -> None:
     """I27: the next ones when those have ended, as they came; and all that have room then, not one of them alone."""
-    spending = Spending(Budget(tokens=100))
+    spending = Spending(TWO)
     async with trio.open_nursery() as nursery:
         steps = Steps(spending, nursery)
         assert await steps.want("large", tokens=90) == ["large"]
@@ -71,7 +74,7 @@ LET_GO: dict[str, Callable[[Spending, Held], None]] = {
 @pytest.mark.parametrize("how", LET_GO)
 async def test_what_a_step_held_is_there_for_others(how: str) -> None:
     """I26: again and again, for what is not let go of once is missing for good."""
-    spending = Spending(Budget(tokens=100))
+    spending = Spending(TWO)
     async with trio.open_nursery() as nursery:
         steps = Steps(spending, nursery)
         await steps.want("stays")
@@ -85,7 +88,7 @@ async def test_what_a_step_held_is_there_for_others(how: str) -> None:
 
 async def test_a_session_that_begins_again_holds_one_step() -> None:
     """I26: its actor has crashed in the midst of one."""
-    spending = Spending(Budget(tokens=100))
+    spending = Spending(TWO)
     async with trio.open_nursery() as nursery:
         steps = Steps(spending, nursery)
         await steps.want("stays")
@@ -98,7 +101,7 @@ async def test_a_session_that_begins_again_holds_one_step() -> None:
 
 async def test_who_is_stopped_as_it_is_its_turn_passes_that_on() -> None:
     """I26: or those behind it wait for ever."""
-    spending = Spending(Budget(tokens=100))
+    spending = Spending(TWO)
     async with trio.open_nursery() as nursery:
         steps = Steps(spending, nursery)
         assert await steps.want("first", "stopped", "patient", tokens=80) == ["first"]
@@ -110,7 +113,7 @@ async def test_who_is_stopped_as_it_is_its_turn_passes_that_on() -> None:
 
 async def test_who_is_stopped_while_it_waits_is_passed_over() -> None:
     """I26."""
-    spending = Spending(Budget(tokens=100))
+    spending = Spending(TWO)
     async with trio.open_nursery() as nursery:
         steps = Steps(spending, nursery)
         assert await steps.want("first", "stopped", "patient", tokens=80) == ["first"]
@@ -123,9 +126,25 @@ async def test_who_is_stopped_while_it_waits_is_passed_over() -> None:
 
 async def test_a_step_is_expected_to_say_as_much_as_the_longest_before() -> None:
     """I27: what it will say is not known when it begins."""
-    spending = Spending(Budget(tokens=1000))
-    reply = ModelReplied(1, 1, Message("assistant", (Text("so"),)), "end_turn", Usage(input=10, output=400))
+    spending = Spending(Budget(tokens=5 * USUAL_REPLY))
+    usage = Usage(input=10, output=2 * USUAL_REPLY)
+    reply = ModelReplied(1, 1, Message("assistant", (Text("so"),)), "end_turn", usage)
     spending.count(Record("s", 0, 1, 1.0, Interrupt(1.0), (reply,)))
+    async with trio.open_nursery() as nursery:
+        steps = Steps(spending, nursery)
+        assert await steps.want("a", "b", tokens=10) == ["a"]
+        spending.release(steps.begun["a"])
+        await trio.testing.wait_all_tasks_blocked()
+        assert list(steps.begun) == ["a", "b"]
+
+
+@pytest.mark.parametrize("said", [None, 5])
+async def test_a_step_is_expected_to_say_something_whatever_was_said_before(said: int | None) -> None:
+    """I27: many may be in their first one at once, and what calls a tool in a few words has its answer still to give."""
+    spending = Spending(Budget(tokens=USUAL_REPLY))
+    if said is not None:
+        reply = ModelReplied(1, 1, Message("assistant", (Text("so"),)), "end_turn", Usage(input=10, output=said))
+        spending.count(Record("s", 0, 1, 1.0, Interrupt(1.0), (reply,)))
     async with trio.open_nursery() as nursery:
         steps = Steps(spending, nursery)
         assert await steps.want("a", "b", tokens=10) == ["a"]

@@ -2,7 +2,7 @@
 
 What a step costs, or a summary, is known when it has ended, and many sessions may be in one at once. So a step that is under way holds what it is expected to cost; one that
 would go beyond the budget together with those waits until they have ended, and alone it may. Like this the budget is overshot by one step (I27), and by what
-the others cost more than was to be expected: more than was ever sent before, a longer reply than any before, or one with more calls.
+the others cost more than was to be expected: more than was ever sent before, a longer reply than any before and than usual, or one with more calls.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from trouper.core.settings import WARN_SHARE, Budget
 
 #: Events that say what something has cost.
 _COSTLY = frozenset({ModelReplied, ModelFailed, CompactionEnded, TurnEnded})
+#: Tokens that a reply is expected to have at least. Nobody can say that it is short: many may be in their first step at once, and a call is followed by an answer.
+USUAL_REPLY = 2_000
 
 
 @define(eq=False)
@@ -72,7 +74,7 @@ class Spending:
         if (before := self._held.get(session)) is not None:
             self.release(before)  # Of an actor that has crashed, and begins again.
         # One call at least: nobody can say that it makes none, and many may be in their first step at once.
-        cost = Held(session, tokens + self._most_said, max(1, self._most_called))
+        cost = Held(session, tokens + max(USUAL_REPLY, self._most_said), max(1, self._most_called))
         while not self._fits(cost):
             woken = trio.Event()
             self._waiting.append(woken)

@@ -263,14 +263,17 @@ async def test_a_step_that_the_budget_refuses_is_none(autojump_clock, open_check
         assert session.statistics().steps == len(model.requests) == 1
 
 
-async def at_once(runtime, count: int, turns: int = 1) -> list[str]:
+LONG = "word " * 720  # 900 tokens
+
+
+async def at_once(runtime, count: int, turns: int = 1, *, text: str = LONG) -> list[str]:
     """How the turns ended of so many sessions that all ask at the same time."""
     ends: list[str] = []
 
     async def ask(name: str) -> None:
         session = await runtime.session(name)
         for _ in range(turns):
-            ends.append((await session.ask(LONG)).stop_reason)
+            ends.append((await session.ask(text)).stop_reason)
 
     async with trio.open_nursery() as nursery:
         for number in range(count):
@@ -278,10 +281,7 @@ async def at_once(runtime, count: int, turns: int = 1) -> list[str]:
     return ends
 
 
-LONG = "word " * 720  # 900 tokens
-
-
-@pytest.mark.parametrize(("cap", "steps"), [(2_500, 3), (10_000, 11), (100_000, 40)])
+@pytest.mark.parametrize(("cap", "steps"), [(2_500, 3), (10_000, 10), (100_000, 40)])
 async def test_sessions_that_ask_at_once_overshoot_the_runtimes_tokens_by_one_step(
     autojump_clock, open_checked, cap, steps
 ):
@@ -293,6 +293,21 @@ async def test_sessions_that_ask_at_once_overshoot_the_runtimes_tokens_by_one_st
         # Those that fit in are not kept waiting.
         assert trio.current_time() < 4 or cap < 40_000
     assert len(model.requests) == steps == ends.count("end_turn") and len(ends) == 40
+
+
+@pytest.mark.parametrize("calls_first", [False, True])
+async def test_sessions_that_begin_at_once_overshoot_the_runtimes_tokens_by_one_step(
+    autojump_clock, open_checked, calls_first
+):
+    """L25, I27: also before anybody knows how long a reply is, or when all that was said before were calls in a few words."""
+    answer = reply(stall(1), "x", usage=Usage(input=20, output=500))
+    script = [reply(call("look"), usage=Usage(input=20, output=5))] if calls_first else []
+    model = Scripted([*script, answer], exhausted="repeat")
+    async with open_checked(model, tools=[look], budget=Budget(tokens=1_000), limits=Limits(max_steps=1)) as runtime:
+        if calls_first:
+            assert (await (await runtime.session("first")).ask("go")).stop_reason == "max_steps"
+        await at_once(runtime, 20, text="go")
+        assert runtime.statistics().usage.total <= 1_000 + 520
 
 
 async def test_sessions_that_ask_at_once_share_the_runtimes_steps_and_calls(autojump_clock, open_checked):

@@ -97,7 +97,8 @@ class Budget:
     """What may be spent: per call (`inline_s`), and per session or runtime (the others). At 80 % a warning, then the turn ends (L25).
 
     0 tokens, steps or seconds: the model is not asked at all. What a step costs is known when it has ended, so that one step may go beyond the budget. Of a
-    runtime's, sessions that ask at the same time each hold what their step is expected to cost, and near the end of it they wait for each other.
+    runtime's, sessions that ask at the same time each hold what their step is expected to cost (of tokens, what it sends, and the longest reply
+    so far, at least 2,000), and near the end of it they wait for each other.
     """
 
     #: How long a turn waits for a tool that can go on in the background (B1). 0: not at all.
