@@ -18,6 +18,7 @@ from trouper.journal import JournalFailed, JournalLocked
 from trouper.models.scripted import Scripted, call, reply
 from trouper.testing.crash_disk import CrashDisk, Fate, PowerCut
 from trouper.tools.context import Question
+from trouper.tools.hooks import AfterTool
 
 
 def spawn(name: str = "slow", args: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -183,6 +184,61 @@ async def test_policies_and_hooks_hold_for_runs_too(open_checked: Any, autojump_
         await session.spawn("slow")
         await until_quiet(session)
     assert asked == ["slow"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "content"),
+    [
+        ("by itself", "ok", {"done": True, "seconds": 5.0}),
+        ("in an error", "error", "The ground is too hard."),
+        ("cancelled", "cancelled", None),
+        ("with its session", "cancelled", None),
+    ],
+)
+@pytest.mark.parametrize("spawned", [False, True])
+async def test_hooks_hear_of_the_end_of_a_run(
+    open_checked: Any, autojump_clock: Any, spawned: bool, ends: str, outcome: str, content: Any
+) -> None:
+    """T5: what they were asked about before, they are told of afterwards. A call that was let go has an end of its own behind that of its turn's."""
+    seen: list[AfterTool] = []
+
+    @tool(background=True)
+    async def dig(seconds: float) -> None:
+        """Dig."""
+        await trio.sleep(seconds)
+        raise ToolError("The ground is too hard.")
+
+    used = dig if ends == "in an error" else Probe().slow()
+    script = [] if spawned else [reply(call(used.name, seconds=5.0)), reply("It goes on.")]
+    model = Scripted([*script, reply("Noted.")], exhausted="repeat")
+    async with open_checked(model, tools=[used], hooks=[Hooks(after_tool=seen.append)]) as runtime:
+        session = await runtime.session("a")
+        if spawned:
+            await session.spawn(used, {"seconds": 5.0})
+        else:
+            await session.ask("go")
+        task = only_task(session)
+        if ends == "cancelled":
+            await session.cancel(task.id)
+        elif ends == "with its session":
+            await session.close()
+        else:
+            await until_quiet(session)
+    end = AfterTool("a", used.name, {"seconds": 5.0}, outcome, content, "" if spawned else "call_1_1_0", task.id)
+    assert seen[-1] == end
+    assert [(about.outcome, about.task_id) for about in seen[:-1]] == ([] if spawned else [("ok", "")])
+
+
+async def test_hooks_hear_of_a_run_that_another_process_left_behind(open_checked: Any, autojump_clock: Any) -> None:
+    """T5, B10: whichever process it was begun in."""
+    machine, seen = Machine(open_checked), list[AfterTool]()
+    await left_running(machine, spill_script(seconds=50.0), Probe())
+    hooks = [Hooks(after_tool=seen.append)]
+    async with machine.open(model=Scripted([reply("noted")]), tools=[Probe().slow()], hooks=hooks) as runtime:
+        session = await runtime.session("a")
+        await until_quiet(session)
+        (about,) = seen
+        assert (about.outcome, about.call_id, about.task_id) == ("unknown", "call_1_1_0", only_task(session).id)
 
 
 async def test_limits_hold_and_permits_come_back_on_every_path(

@@ -1,8 +1,8 @@
-"""What after-hooks may look at (T5), found in the records of one session; denied calls too."""
+"""What after-hooks may look at (T5), found in the records of one session; denied calls too, and the ends of background runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import trio
@@ -11,12 +11,22 @@ from trouper import codec
 from trouper.core.calls import ENDED
 from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnded
 from trouper.core.ids import CallId
-from trouper.core.messages import ToolCall
+from trouper.core.messages import Json, Outcome, ToolCall
 from trouper.core.session import State
+from trouper.core.task_events import TaskCancelled, TaskEnded, TaskFailed, TaskInterrupted, TaskSucceeded
+from trouper.core.task_record import NewTask
 from trouper.foreign import Redact
 from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
 
 Seen: TypeAlias = SessionStarted | AfterTool | AfterTurn | SessionEnded
+
+#: The end of a run, in the words of a call.
+_OUTCOMES: Mapping[type[TaskEnded], Outcome] = {
+    TaskSucceeded: Outcome.OK,
+    TaskFailed: Outcome.ERROR,
+    TaskCancelled: Outcome.CANCELLED,
+    TaskInterrupted: Outcome.UNKNOWN,
+}
 
 
 class HookEvents:
@@ -36,12 +46,22 @@ class HookEvents:
                 case CallEnded(call=call_id, outcome=outcome, content=content) if call_id in self._asked:
                     asked = self._asked.pop(call_id)
                     yield AfterTool(session, asked.name, asked.arguments, outcome.value, content, call_id)
+                case TaskEnded(task_id=task_id) if (task := after.tasks.get(task_id)) is not None and task.about.tool:
+                    yield _run_ended(session, task.about, event)
                 case TurnEnded(stop_reason=stop_reason):
                     yield AfterTurn(session, stop_reason, after.last.text if after.last is not None else "")
                 case SessionClosed():
                     yield SessionEnded(session)
                 case _:
                     pass
+
+
+def _run_ended(session: str, about: NewTask, end: TaskEnded) -> AfterTool:
+    # The call that was let go; a run that was spawned or scheduled has none.
+    call_id = (about.origin_call or "") if about.kind == "tool" else ""
+    content: Json = end.result if end.error is None else end.error.message
+    outcome = _OUTCOMES[type(end)].value
+    return AfterTool(session, about.tool, about.spec.get("arguments") or {}, outcome, content, call_id, about.id)
 
 
 class Telling:

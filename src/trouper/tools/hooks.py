@@ -7,7 +7,8 @@
     open_runtime(..., hooks=[Hooks(before_tool=no_friday_deploys)])
 
 A before-hook may let a call pass (`None` or `Allow()`), deny it, or rewrite its arguments, which are then validated again. One that raises, hangs or returns
-something else denies: a guard that is broken guards nothing. An after-hook only looks on; one that raises is logged. `session_started` looks on too: it begins
+something else denies: a guard that is broken guards nothing. An after-hook only looks on; one that raises is logged. `after_tool` sees denied calls too, and the
+ends of background runs: of a call that goes on in the background it is told twice, when it is let go and when it has ended. `session_started` looks on too: it begins
 before anything else is told of the session. Hooks that look on begin in the order in which things happened, and nobody waits for their end. Plain functions will do
 where nothing is waited for.
 """
@@ -104,6 +105,8 @@ class AfterTool:
     outcome: str
     content: Json = None
     call_id: str = ""
+    #: The background run that has ended: of a call that was let go (with its `call_id`), or one that was spawned or scheduled (without). Empty where a call has ended.
+    task_id: str = ""
 
 
 Before: TypeAlias = Allow | Deny | Rewrite | None
