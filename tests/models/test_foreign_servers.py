@@ -218,6 +218,7 @@ WAYS: dict[str, Callable[[bytes], Reply]] = {
     "empty events": lambda body: chunked(b"data:\n\ndata: \n\n" + body),
     "no blank after the colon": lambda body: chunked(body.replace(b"data: ", b"data:")),
     "no last blank line": lambda body: chunked(body[:-1]),
+    "the end marker of Chat Completions": lambda body: chunked(body + b"data: [DONE]\n\n"),
     "another case": lambda body: chunked(body, "200 OK", "Text/Event-Stream; Charset=UTF-8"),
     "no type": lambda body: chunked(body, "200 OK", ""),
     "called text": lambda body: chunked(body, "200 OK", "text/plain"),
@@ -403,6 +404,40 @@ async def test_refusals_by_name(
     assert result.error is not None
     assert (result.stop_reason, result.error.kind, len(seen.bodies)) == ("error", kind, requests)
     assert seen.connections == 1
+
+
+G_ERROR = json.dumps({"error": {"code": 503, "status": "UNAVAILABLE", "message": "The model is overloaded."}}, indent=2)
+O_ERROR = json.dumps({"code": 503, "type": "unavailable_error", "message": "The model is overloaded."})
+A_ERROR = json.dumps({"error": {"type": "overloaded_error", "message": "The model is overloaded."}})
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+@pytest.mark.parametrize(
+    ("make", "begun", "error"),
+    [
+        (gemini, events(candidate({"text": "half "})), G_ERROR),
+        (gemini, events(candidate({"text": "half "})), G_ERROR.replace("\n", "")),
+        (gemini, events(candidate({"text": "half "})), f"data: {G_ERROR.replace(chr(10), '')}"),
+        (openai, events(choice(content="half ")), f"error: {O_ERROR}"),
+        (openai, events(choice(content="half ")), f"event: error\ndata: {O_ERROR}"),
+        (anthropic, events(*block(0, {"type": "text", "text": "half "})[:1]), f"data: {A_ERROR}"),
+        (anthropic, events(*block(0, {"type": "text", "text": "half "})[:1]), A_ERROR),
+    ],
+)
+async def test_why_a_stream_ends_in_its_midst_is_told_however_it_is_written(
+    make: Callable[[Seen], Any], begun: bytes, error: str, end: str
+) -> None:
+    """M1, L14: Gemini writes it as JSON over many lines, llama.cpp in a field called error, gateways without a type; its blank line may be missing."""
+    result, _ = await asked(make, chunked(begun + (error + end).encode()))
+    assert (result.text, result.error and result.error.kind) == ("half ", "server")
+    assert result.error is not None and "The model is overloaded." in result.error.message
+
+
+async def test_a_context_that_is_found_too_long_in_mid_stream_is_named() -> None:
+    """L11, L32: it was taken for a stream that was cut off, and asked for six times."""
+    error = {"code": 400, "type": "exceed_context_size_error", "message": "the request exceeds the available context"}
+    result, seen = await asked(openai, chunked(f"error: {json.dumps(error)}\n\n".encode()))
+    assert (result.error and result.error.kind, len(seen.bodies)) == ("context_overflow", 1)
 
 
 TOO_LONG: list[tuple[Callable[[Seen], Any], Any]] = [

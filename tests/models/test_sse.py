@@ -53,6 +53,23 @@ def test_fields_are_read_as_the_standard_says() -> None:
     assert events == [ServerEvent(b"no space\n two\n", "ping"), ServerEvent(b"next", "")]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\n\n", b""])
+@pytest.mark.parametrize("error", [b'{"error": 1}', b'{\n  "error": {\n    "message": "data: x"\n  }\n}'])
+def test_an_object_in_the_place_of_an_event_is_one(error: bytes, end: bytes) -> None:
+    """L14: so Gemini says why it stops in mid-stream. What begins like one within an event is none."""
+    assert read(b"data: 1\n\n: hm\n\n" + error + end, end=True) == [b"1", error]
+    assert read(b'data: 1\n{"a": 2}\n\n{"b": 3}\ndata: 4\n\ndata: 5\n\n') == [b"1", b"4", b"5"]
+
+
+def test_an_error_may_be_a_field_of_its_own() -> None:
+    """L14: so llama.cpp says why it stops in mid-stream."""
+    assert SseReader().feed(b'data: 1\n\nerror: {"code": 500}\n\ndata: 2\n\n') == [
+        ServerEvent(b"1"),
+        ServerEvent(b'{"code": 500}', "error"),
+        ServerEvent(b"2"),
+    ]
+
+
 def test_an_event_without_data_is_none() -> None:
     assert read(b"event: x\n\n\n\ndata: y\n\n") == [b"y"]
 
@@ -71,9 +88,13 @@ def test_the_last_event_may_lack_its_blank_line() -> None:
 
 def test_a_giant_event_is_refused_before_memory_is() -> None:
     """M2, and the response bombs of the security page: the cap holds for one long line and for many short ones."""
-    for piece in (b"x" * 1000, b"data: " + b"x" * 1000 + b"\n"):
+    for begun, piece in (
+        (b"data: ", b"x" * 1000),
+        (b"data: ", b"data: " + b"x" * 1000 + b"\n"),
+        (b"{\n", b"x" * 1000 + b"\n"),
+    ):
         reader = SseReader(event_bytes_max=10_000)
-        reader.feed(b"data: ")
+        reader.feed(begun)
         with pytest.raises(ModelFault, match="10,000 bytes"):
             for _ in range(20):
                 reader.feed(piece)

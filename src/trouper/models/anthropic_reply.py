@@ -27,7 +27,7 @@ from trouper.models.chunks import (
 from trouper.models.http_faults import clean_message
 from trouper.models.keys import Credential
 from trouper.models.openai_reply import merged
-from trouper.models.refusals import fault_of_event
+from trouper.models.refusals import fault_of_event, says_nothing
 from trouper.models.sse import ServerEvent
 from trouper.models.usage_so_far import UsageSoFar, count
 
@@ -79,12 +79,15 @@ class MessagesReply:
 
     def take(self, event: ServerEvent) -> list[Chunk]:
         """The chunks of one event, as it came."""
+        if self._ended:
+            return []
         value = wire_json.decode_or_none(event.data)
         if not isinstance(value, dict):
-            if event.name == "ping" or not event.data.strip():
+            if event.name == "ping" or says_nothing(event.data):
                 return [KeepAlive()]
             raise fault_of_event(PROVIDER, event.data)
-        return self._take(str(value.get("type") or event.name), value)
+        # Gateways write their own errors without a type.
+        return self._take(str(value.get("type") or event.name or ("error" if "error" in value else "")), value)
 
     def take_whole(self, value: Json) -> list[Chunk] | None:
         if not isinstance(value, dict):

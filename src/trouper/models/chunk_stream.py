@@ -13,9 +13,10 @@ import trio
 
 from trouper.core.messages import Json
 from trouper.models import wire_json
-from trouper.models._errors import ModelError, ModelFault, NetworkFault, ServerFault
+from trouper.models._errors import ModelError, ModelFault, NetworkFault
 from trouper.models.chunks import Chunk, KeepAlive
 from trouper.models.http import ByteStream
+from trouper.models.refusals import UnreadableEvent
 from trouper.models.sse import BOM, ServerEvent, SseReader
 
 #: How long the rest of a reply is waited for once the provider said how it ended: figures of usage may follow.
@@ -128,7 +129,7 @@ class ChunkStream:
         for event in self._reader.finish():
             try:
                 self._ready.extend(self._reply.take(event))
-            except ServerFault:
+            except UnreadableEvent:
                 # The last event is cut short; whether that matters shows in what came before it.
                 break
         self._ready.extend(self._reply.end())

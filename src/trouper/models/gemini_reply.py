@@ -26,7 +26,7 @@ from trouper.models.chunks import (
 from trouper.models.gemini_errors import PROVIDER, fault_of_error
 from trouper.models.http_faults import clean_message
 from trouper.models.keys import Credential
-from trouper.models.refusals import fault_of_event
+from trouper.models.refusals import fault_of_event, says_nothing
 from trouper.models.sse import ServerEvent
 from trouper.models.usage_so_far import UsageSoFar, count
 
@@ -70,8 +70,8 @@ class Reply:
         """The chunks of one event, as it came."""
         value = wire_json.decode_or_none(event[0])
         if type(value) is not dict:
-            if not event.data.strip():
-                return []  # Some gateways keep connections open so.
+            if says_nothing(event.data):
+                return []
             raise fault_of_event(PROVIDER, event.data)
         return self.take_event(value)
 

@@ -104,6 +104,9 @@ class ChatReply:
         value = wire_json.decode_or_none(data)
         if not isinstance(value, dict):
             raise fault_of_event(self._provider, data)
+        if event.name == "error" and error_in(value) is None:
+            # The event itself is the error, as llama.cpp writes it.
+            value = {"error": value}
         return self.take_event(value)
 
     def take_whole(self, value: Json) -> list[Chunk] | None:

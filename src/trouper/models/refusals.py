@@ -50,8 +50,17 @@ def should_retry(headers: Mapping[str, str]) -> bool | None:
     return {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
 
 
-def fault_of_event(provider: str, data: bytes) -> ServerFault:
+class UnreadableEvent(ServerFault):
+    """An event that is in no provider's format: the last one of a stream may be cut short."""
+
+
+def says_nothing(data: bytes) -> bool:
+    """Whether an event is blank, as some gateways keep connections open, or the end marker of Chat Completions, which some servers write in any format (vLLM in Anthropic's)."""
+    return data.strip() in (b"", b"[DONE]")
+
+
+def fault_of_event(provider: str, data: bytes) -> UnreadableEvent:
     """The fault of an event that cannot be read. It is not repeated: it may be long, and hold anything."""
-    return ServerFault(
+    return UnreadableEvent(
         f"{provider} sent an event of {len(data)} bytes that is not a JSON object; try again", provider=provider
     )

@@ -2,6 +2,9 @@
 
 Lines end in CR, LF or CRLF and in nothing else: text readers also split at U+2028 and others of its kind, which stand unescaped in a model's JSON.
 So lines are cut before anything is decoded, and a character whose bytes arrive in two pieces is never seen in halves.
+
+Two things are read that the standard would pass over, because they are how servers say why they stop in mid-stream: Gemini writes its error as JSON without
+a field before it, over many lines, and llama.cpp in a field called `error`.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ class SseReader:
         self._line_bytes = 0
         #: The `data:` lines of the event at hand.
         self._data: list[bytes] = []
+        #: Lines of a JSON object that stands where an event was to begin.
+        self._bare: list[bytes] = []
+        #: Of both.
         self._data_bytes = 0
         self._name = ""
         #: The last piece ended in CR: an LF that comes first in the next belongs to it.
@@ -73,17 +79,25 @@ class SseReader:
 
     def _take(self, lines: list[bytes]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
-        data = self._data
+        data, bare = self._data, self._bare
         for line in lines:
             if not line:
                 if data:
                     events.append(ServerEvent(data[0] if len(data) == 1 else b"\n".join(data), self._name))
                     data.clear()
                     self._data_bytes = 0
+                elif bare:
+                    events.append(ServerEvent(b"\n".join(bare), self._name))
+                    self._data_bytes = 0
+                if bare:
+                    bare.clear()
                 self._name = ""
             elif line.startswith(b"data: "):
                 data.append(line[6:])
                 self._data_bytes += len(line) - 6
+            elif bare or (line[0] == 123 and not data):
+                bare.append(line)
+                self._data_bytes += len(line)
             elif line[0] == 58:
                 self.comments += 1
             else:
@@ -91,10 +105,12 @@ class SseReader:
                 value = value.removeprefix(b" ")
                 if field == b"event":
                     self._name = value.decode("utf-8", "replace")
-                elif field == b"data":
+                elif field in (b"data", b"error"):
                     data.append(value)
                     self._data_bytes += len(value)
-        if data:
+                    if field == b"error":
+                        self._name = "error"
+        if self._data_bytes:
             self._check_size()
         return events
 
