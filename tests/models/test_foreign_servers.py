@@ -440,6 +440,17 @@ async def test_a_context_that_is_found_too_long_in_mid_stream_is_named() -> None
     assert (result.error and result.error.kind, len(seen.bodies)) == ("context_overflow", 1)
 
 
+@pytest.mark.parametrize("make", [gemini, openai, anthropic])
+@pytest.mark.parametrize("status", [404, 405])
+@pytest.mark.parametrize("body", [b"404 page not found", b'{"detail":"Not Found"}', b"<html></html>", b""])
+async def test_where_no_provider_is_the_address_is_what_to_check(
+    make: Callable[[Seen], Any], status: int, body: bytes
+) -> None:
+    """M1: so Ollama answers without the /v1 of its base_url; nothing is wrong with the request."""
+    result, _ = await asked(make, sized(body, f"{status} No", ""))
+    assert result.error is not None and result.error.message.endswith("; check the model's name and base_url")
+
+
 TOO_LONG: list[tuple[Callable[[Seen], Any], Any]] = [
     (
         gemini,

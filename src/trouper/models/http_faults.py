@@ -111,6 +111,9 @@ def fault_of_status(
             return AuthFailed(f"{said}; check the key and what it may use", **facts)
         case 402:
             return QuotaExceeded(f"{said}; check plan and billing", **facts)
+        case 404 | 405:
+            # No model of this name, or no provider at this address.
+            return BadRequest(f"{said}; check the model's name and base_url", **facts)
         case 407:
             # Only a proxy answers so (RFC 9110, 15.5.8).
             return _fault_of_proxy(status, f"407: {message}" if message else "407", provider)
