@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -158,6 +159,20 @@ FAILURES: list[ModelError] = [
 ]
 
 
+def of_google(message: str, *details: Any) -> Status:
+    """As Google refuses under its address for this format: in a list of one."""
+    error = {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": list(details)}
+    return Status(429, body=json.dumps([{"error": error}]).encode())
+
+
+G_QUOTA = "You exceeded your current quota, please check your plan and billing details."
+G_DELAY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}
+G_DAILY = {
+    "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+    "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
+}
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "wait"),
     [
@@ -166,6 +181,10 @@ FAILURES: list[ModelError] = [
         (Status(429, "slow", headers={"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0.5s"}), RateLimited, 360.5),
         (Status(429, "Rate limit reached. Please try again in 20ms."), RateLimited, 0.02),
         (Status(429, "q", status="insufficient_quota"), QuotaExceeded, None),
+        (Status(429, G_QUOTA), QuotaExceeded, None),
+        (of_google(f"{G_QUOTA} Please retry in 34.07s."), RateLimited, 34.07),
+        (of_google(G_QUOTA, G_DELAY), RateLimited, 34.0),
+        (of_google(f"{G_QUOTA} Please retry in 34.07s.", G_DAILY, G_DELAY), QuotaExceeded, 34.0),
         (Status(429, "Request too large for gpt-test on tokens per min: Limit 10, Requested 20."), ContextOverflow, None),
         (Status(402, "Insufficient credits"), QuotaExceeded, None),
         (Status(503, "overloaded"), ServerFault, None),

@@ -72,10 +72,10 @@ def fault_of_error(
     name = str(error.get("status") or "")
     if status is None or status == 200:
         status = code if isinstance(code, int) and code >= 400 else _STATUS_OF.get(name, 500)
-    details = [item for item in _listed(error.get("details")) if isinstance(item, Mapping)]
+    details = details_of(error)
     prose = str(error.get("message") or "")
     said = clean_message(f"{name}: {prose}" if name else prose, credential)
-    wait = _retry_delay_s(details)
+    wait = retry_delay_s(details)
     facts: dict[str, Any] = {
         "status": status,
         "provider": PROVIDER,
@@ -84,7 +84,7 @@ def fault_of_error(
     said = f"gemini answered {status} {said}"
     reasons = {str(item.get("reason")) for item in details if "reason" in item}
     if status == 429 or name == "RESOURCE_EXHAUSTED":
-        if _daily(details) or "BILLING_DISABLED" in reasons:
+        if is_daily(details) or "BILLING_DISABLED" in reasons:
             return QuotaExceeded(
                 f"{said}; the quota of the day or plan is used up: wait for the next, or raise it", **facts
             )
@@ -106,11 +106,16 @@ def fault_of_error(
     )
 
 
+def details_of(error: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+    """What google.rpc adds to an error."""
+    return [item for item in _listed(error.get("details")) if isinstance(item, Mapping)]
+
+
 def _listed(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def _retry_delay_s(details: list[Mapping[str, Json]]) -> float | None:
+def retry_delay_s(details: list[Mapping[str, Json]]) -> float | None:
     """google.rpc.RetryInfo: `{"retryDelay": "34.07s"}`, or a duration as an object."""
     for item in details:
         delay = item.get("retryDelay")
@@ -123,7 +128,7 @@ def _retry_delay_s(details: list[Mapping[str, Json]]) -> float | None:
     return None
 
 
-def _daily(details: list[Mapping[str, Json]]) -> bool:
+def is_daily(details: list[Mapping[str, Json]]) -> bool:
     """Whether google.rpc.QuotaFailure speaks of a limit that no back-off outlasts."""
     for item in details:
         for violation in _listed(item.get("violations")):

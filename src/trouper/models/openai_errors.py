@@ -18,6 +18,7 @@ from trouper.models._errors import (
     RateLimited,
 )
 from trouper.models.attachments import answer_text
+from trouper.models.gemini_errors import details_of, is_daily, retry_delay_s
 from trouper.models.http_faults import clean_message, retry_after_s
 from trouper.models.keys import Credential
 from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry
@@ -51,7 +52,7 @@ _BAD_PARITY = re.compile(
     r"|reasoning_content.{0,60}(missing|passed back|required)|thought[ _]?signature",
     re.I,
 )
-_TRY_AGAIN = re.compile(r"try again in (?:(\d{1,4})m)?(?:(\d{1,9}(?:\.\d{1,9})?)(ms|s))", re.I)
+_TRY_AGAIN = re.compile(r"(?:try again|retry) in (?:(\d{1,4})m)?(?:(\d{1,9}(?:\.\d{1,9})?)(ms|s))", re.I)
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -107,14 +108,18 @@ def fault_of_error(
     prose = str(error.get("message") or "")
     named = next((str(name) for name in (code, error.get("type")) if isinstance(name, str) and name), "")
     said = clean_message(f"{named}: {prose}" if named else prose, credential)
+    # Google, which speaks this language as well, calls every limit a quota, also that of a minute; its details say which it is.
+    details = details_of(error)
+    wait = retry_delay_s(details)
     facts: dict[str, Any] = {
         "status": status,
         "provider": provider,
-        "retry_after_s": _wait_s(status, headers, prose),
+        "retry_after_s": wait if wait is not None else _wait_s(status, headers, prose),
         "retryable": should_retry(headers),
     }
     shown = f"{provider} answered {status} {said}"
-    if names & _QUOTA_CODES or _NO_MONEY.search(prose):
+    passes = wait is not None or _TRY_AGAIN.search(prose) is not None
+    if names & _QUOTA_CODES or is_daily(details) or (_NO_MONEY.search(prose) and not passes):
         return QuotaExceeded(f"{shown}; check plan and billing", **facts)
     if names & _LONG_CODES or (status in (400, 413, 422, 429, 500) and _TOO_LONG.search(prose)):
         # A request above the limit of a whole minute is refused as 429, however long one waits.
