@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -133,6 +135,60 @@ async def test_an_idle_connection_that_the_server_closed_is_not_used() -> None:
         assert await fetch(endpoint) == (200, b"hi")
         assert counts == [1, 1]
         await endpoint.aclose()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_request_that_meets_the_end_of_an_idle_connection_goes_to_a_new_one_at_once(reset: bool) -> None:
+    """M2, L13: it is no attempt, and nobody waits. A connection that ends so as a new one, or after a word, is a fault."""
+    hi, half = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"HTTP/1.1 2"
+    hang_up = RESET if reset else None
+    connections = [[hi, hang_up], [hang_up], [hi, half, hang_up], [hi]]
+    async with hanging_up(*connections) as (url, counts):
+        endpoint = Endpoint(url, provider="test")
+        assert await fetch(endpoint) == (200, b"hi")
+        connected: list[None] = []
+        with pytest.raises(NetworkFault):  # The old one, and the second, which is new.
+            async with endpoint.open("/x", b"{}", connected=lambda: connected.append(None)):
+                pass
+        assert (counts, len(connected)) == ([2, 1], 1)
+        assert await fetch(endpoint) == (200, b"hi")
+        with pytest.raises(NetworkFault):
+            await fetch(endpoint)
+        assert counts == [2, 1, 2]
+        assert await fetch(endpoint) == (200, b"hi")
+        await endpoint.aclose()
+
+
+RESET = b"reset"
+
+
+@asynccontextmanager
+async def hanging_up(*connections: list[bytes | None]) -> AsyncIterator[tuple[str, list[int]]]:
+    """Each connection plays its own list: an answer for each request, then the end, orderly or not, that comes as the next request does."""
+    counts: list[int] = []
+
+    async def talk(stream: trio.SocketStream) -> None:
+        number = len(counts)
+        counts.append(0)
+        async with stream:
+            left = iter(connections[number])
+            while await stream.receive_some():
+                counts[number] += 1
+                while (item := next(left)) is not None:
+                    if item == RESET:
+                        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        return
+                    await stream.send_all(item)
+                    if item.endswith(b"hi"):
+                        break
+                else:
+                    return
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, talk, listeners)
+        yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}", counts
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_connection_with_more_in_it_than_the_reply_is_not_used_again() -> None:

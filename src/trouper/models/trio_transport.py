@@ -58,17 +58,23 @@ class TrioTransport(httpx.AsyncBaseTransport):
         url = request.url
         origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
         connection = self._take_idle(origin)
-        if connection is None:
-            connection = await _connected(origin, self._tls, request.extensions.get("timeout", {}).get("connect"))
-        try:
-            # Taken away: httpx keeps the request until the collector comes by, and with it would go whoever listens.
-            if (listen := request.extensions.pop("trace", None)) is not None:
-                await listen(_SENDING, {})
-            status, headers, rest, keep = await _exchange(connection, head, body)
-            framing, size = _framing(request.method, status, headers)
-        except BaseException:
-            connection.close()
-            raise
+        is_fresh = connection is None
+        while True:
+            if connection is None:
+                connection = await _connected(origin, self._tls, request.extensions.get("timeout", {}).get("connect"))
+            try:
+                # Taken away: httpx keeps the request until the collector comes by, and with it would go whoever listens.
+                if (listen := request.extensions.pop("trace", None)) is not None:
+                    await listen(_SENDING, {})
+                status, headers, rest, keep = await _exchange(connection, head, body)
+                framing, size = _framing(request.method, status, headers)
+                break
+            except BaseException as error:
+                connection.close()
+                if is_fresh or connection.is_heard or not isinstance(error, httpx.TransportError):
+                    raise
+            # The server let go of the idle connection while the request was on its way. Sent once more, on a new one: whoever hangs up on that as well means it.
+            connection, is_fresh = None, True
         reply = ReplyBody(connection, rest, framing, size, self._put_back if keep else None)
         return httpx.Response(status, headers=headers, stream=reply, extensions={"body": reply})
 
@@ -79,6 +85,7 @@ class TrioTransport(httpx.AsyncBaseTransport):
             if connection.origin == origin:
                 del self._idle[position]
                 if connection.idle_since >= oldest and connection.is_quiet():
+                    connection.is_heard = False
                     return connection
                 connection.close()
         return None
@@ -165,11 +172,13 @@ class _Socket(trio.abc.Stream):
 
 
 class _Connection:
-    __slots__ = ("_socket", "idle_since", "origin", "receive_some", "send_all")
+    __slots__ = ("_socket", "idle_since", "is_heard", "origin", "receive_some", "send_all")
 
     def __init__(self, origin: _Origin, socket: _Socket, stream: _Socket | trio.SSLStream[_Socket]) -> None:
         self.origin = origin
         self.idle_since = 0.0
+        #: Something of the present reply has come.
+        self.is_heard = False
         self._socket = socket
         self.receive_some = stream.receive_some
         self.send_all = stream.send_all
@@ -238,6 +247,7 @@ async def _exchange(connection: _Connection, head: bytes, body: bytes) -> tuple[
             raise httpx.ReadError(str(exc.__cause__ or exc)) from exc
         if not piece:
             raise httpx.RemoteProtocolError("server disconnected without sending a response")
+        connection.is_heard = True
         got += piece
         while (end := _HEAD_END.search(got)) is not None:
             status, keep, headers = _parsed_head(got[: end.start()])
