@@ -338,6 +338,19 @@ def test_doctor_names_a_file_of_the_runtimes_that_may_not_be_written(
     assert done.code == 1 and f"{str(root / name)!r} cannot be written; chmod 600 it" in done.out
 
 
+def test_doctor_does_not_send_anybody_to_chmod_on_a_read_only_file_system(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.statvfs(root)
+    fields = [*really]
+    fields[8] |= os.ST_RDONLY  # f_flag
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    done = trouper("doctor", "--root", root)
+    assert done.code == 1 and f"{str(root)!r} lies on a read-only file system" in done.out
+    assert "mount it writable, or give another --root" in done.out and "chmod" not in done.out
+
+
 def test_doctor_is_content_with_a_healthy_root(trouper, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TROUPER_MODEL", raising=False)
     done = trouper("doctor", "--root", root)

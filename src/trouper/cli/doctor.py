@@ -99,7 +99,13 @@ def _root(root: Path) -> Iterator[Finding]:
         yield Finding("root", "problem", f"{str(root)!r} is not a directory; give another --root")
         return
     found = root.stat()
-    if found.st_uid != os.getuid():
+    if os.statvfs(root).f_flag & os.ST_RDONLY:
+        yield Finding(
+            "root",
+            "problem",
+            f"{str(root)!r} lies on a read-only file system, so it can only be looked at; mount it writable, or give another --root",
+        )
+    elif found.st_uid != os.getuid():
         yield Finding(
             "root", "problem", f"{str(root)!r} belongs to another user; run as that user, or give another --root"
         )
