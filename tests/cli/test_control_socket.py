@@ -61,6 +61,34 @@ def test_a_task_is_seen_and_cancelled_from_outside(trouper, owner: tuple[AtTermi
     assert "cancelled" in trouper("tasks", "show", row["id"], "--root", root).out
 
 
+def test_a_cancel_says_what_became_of_the_task(trouper, owner: tuple[AtTerminal, Path], tmp_path: Path) -> None:
+    """B10, B11: left by a dead process, without its tool it ends as interrupted; it was told as cancelled."""
+    _, root = owner
+    (row,) = map(json.loads, trouper("tasks", "--state", "running", "--json", "--root", root).out.splitlines())
+    left = [tmp_path / name for name in ("without", "in-json", "with")]
+    for place in left:
+        shutil.copytree(root, place, ignore=shutil.ignore_patterns(NAME))
+    cancel = ("tasks", "cancel", row["id"], "--root")
+    assert trouper(*cancel, left[0]).out == f"interrupted: {row['id']}\n"
+    assert trouper("tasks", "--state", "interrupted", "--json", "--root", left[0]).out
+    told = trouper(*cancel, left[1], "--json")
+    assert told.code == 0 and json.loads(told.out) == {"ok": True, "task": row["id"], "state": "interrupted"}
+    assert trouper(*cancel, left[2], "--tools", TOOLS).out == f"cancelled: {row['id']}\n"
+
+
+def test_an_interrupt_says_whether_anything_ran(trouper, owner: tuple[AtTerminal, Path], tmp_path: Path) -> None:
+    terminal, root = owner
+    interrupt = ("sessions", "interrupt", "main", "--root")
+    assert trouper(*interrupt, root).out == "nothing ran: main\n"
+    terminal.line("run sell what=cow")
+    terminal.wait_for('? sell {"what":"cow"}: /approve')
+    shutil.copytree(root, tmp_path / "left", ignore=shutil.ignore_patterns(NAME))
+    assert trouper(*interrupt, root).out == "interrupted: main\n"
+    # So is a turn that a dead process left open: it ends as the root is opened.
+    assert trouper(*interrupt, tmp_path / "left").out == "interrupted: main\n"
+    assert trouper(*interrupt, tmp_path / "left").out == "nothing ran: main\n"
+
+
 def test_messages_schedules_and_memory_reach_the_owner(trouper, owner: tuple[AtTerminal, Path]) -> None:
     terminal, root = owner
     assert trouper("sessions", "send", "main", "hello from outside", "--root", root).code == 0

@@ -403,6 +403,14 @@ def test_what_is_no_json_is_remembered_as_the_text_it_is(trouper, root: Path, gi
     assert json.loads(trouper("memory", "show", "people", "bob", "--root", root).out) == given
 
 
+def test_an_interrupt_of_a_session_that_does_nothing_says_so(trouper, root: Path) -> None:
+    """It said that the session was interrupted."""
+    done = trouper("sessions", "interrupt", "main", "--root", root)
+    assert (done.code, done.out) == (0, "nothing ran: main\n")
+    told = trouper("sessions", "interrupt", "main", "--json", "--root", root)
+    assert json.loads(told.out) == {"ok": True, "session": "main", "found": False}
+
+
 def test_a_closed_session_is_nothing_to_chat_with(trouper, root: Path) -> None:
     assert trouper("sessions", "close", "main", "--root", root).code == 0
     for command in (("chat", "--session", "main"), ("run", "hello", "--session", "main")):

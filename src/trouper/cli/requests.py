@@ -19,7 +19,8 @@ from trouper.actors.errors import ActorGone, SupervisorClosed
 from trouper.core.ids import NotificationId
 from trouper.core.messages import Json
 from trouper.core.notification import DeliverNotifications, NotificationState
-from trouper.host import RuntimeEnded
+from trouper.core.session import Phase
+from trouper.host import RuntimeEnded, SessionInfo
 from trouper.runtime import Runtime
 from trouper.session import Session, SessionEnded
 
@@ -43,14 +44,17 @@ async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
         case "ping":
             return {"pid": runtime.environment.pid}
         case "cancel":
-            await (await _session(runtime, request)).cancel(_text(request, "id"), _text(request, "reason", ""))
+            session, id = await _session(runtime, request), _text(request, "id")
+            await session.cancel(id, _text(request, "reason", ""))
+            task = session.state.tasks.get(id)
+            return {"state": task.state.value} if task is not None else {}
         case "approve":
             session = await _session(runtime, request)
             await session.approve(_text(request, "id"), always=request.get("always") is True, by="command line")
         case "deny":
             await (await _session(runtime, request)).deny(_text(request, "id"), _text(request, "reason", ""))
         case "interrupt":
-            await (await _session(runtime, request)).interrupt(_text(request, "reason", ""))
+            return {"found": await _interrupt(runtime, request)}
         case "send":
             await (await _session(runtime, request)).send(_text(request, "text"))
         case "close":
@@ -74,10 +78,25 @@ async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
 
 
 async def _session(runtime: Runtime, request: Mapping[str, Any]) -> Session:
+    return await runtime.session(_known(runtime, request).id)
+
+
+def _known(runtime: Runtime, request: Mapping[str, Any]) -> SessionInfo:
     name = _text(request, "session")
-    if not any(known.id == name for known in runtime.sessions()):
-        raise UsageError(f"there is no session {name!r}; `trouper sessions` lists them", session=name)
-    return await runtime.session(name)
+    for known in runtime.sessions():
+        if known.id == name:
+            return known
+    raise UsageError(f"there is no session {name!r}; `trouper sessions` lists them", session=name)
+
+
+async def _interrupt(runtime: Runtime, request: Mapping[str, Any]) -> bool:
+    """Whether there was anything to interrupt. What a dead process left open may end as its session is opened."""
+    known = _known(runtime, request)
+    left_open = not known.open and known.phase != Phase.IDLE.value
+    session = await runtime.session(known.id)
+    begun = await session._begin_interrupt(_text(request, "reason", ""))
+    await session._wait_stopped(begun)
+    return left_open or bool(begun.events)
 
 
 async def _acknowledge(runtime: Runtime, session: Session, id: str) -> None:

@@ -129,19 +129,21 @@ def _send(options: argparse.Namespace) -> int:
         {"do": "send", "session": options.session, "text": options.text},
         owner_only="nobody would answer; ask with `trouper run --session ID TEXT`, or start `trouper chat`",
     )
-    return _done(options, "sent")
+    return _done(options, "sent", {})
 
 
 def _change(options: argparse.Namespace) -> int:
     request = {"do": options.do, "session": options.session, "reason": options.reason}
-    change(root_of(options), request, options.tools)
-    return _done(options, "closed" if options.do == "close" else "interrupted")
+    answer = change(root_of(options), request, options.tools)
+    if options.do == "close":
+        return _done(options, "closed", {})
+    return _done(options, "interrupted" if answer.get("found", True) else "nothing ran", answer)
 
 
-def _done(options: argparse.Namespace, what: str) -> int:
+def _done(options: argparse.Namespace, what: str, more: dict[str, object]) -> int:
     out = Terminal()
     if options.json:
-        out.json({"ok": True, "session": options.session})
+        out.json({"ok": True, "session": options.session, **more})
     else:
         out.line(f"{what}: {clean_line(options.session)}")
     return 0

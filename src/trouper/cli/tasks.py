@@ -13,7 +13,7 @@ from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.ids import SessionId
-from trouper.core.task_record import Task, TaskState, listing
+from trouper.core.task_record import TERMINAL, Task, TaskState, listing
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -124,11 +124,14 @@ def _cancel(options: argparse.Namespace) -> int:
     task = find(root, options.task)
     if task.ended:
         raise UsageError(f"task {options.task!r} has ended already ({task.state.value})", task=options.task)
-    change(
+    answer = change(
         root, {"do": "cancel", "session": task.about.session, "id": task.id, "reason": options.reason}, options.tools
     )
+    # It may have come to another end meanwhile, or to none within the grace period.
+    state = TaskState(answer.get("state", TaskState.CANCELLED))
     if options.json:
-        out.json({"ok": True, "task": task.id})
+        out.json({"ok": True, "task": task.id, "state": state.value})
     else:
-        out.line(f"cancelled: {task.id}")
+        told = state.value if state in TERMINAL else f"told to stop, and still {state.value}"
+        out.line(f"{told}: {task.id}")
     return 0
