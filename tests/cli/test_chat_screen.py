@@ -79,9 +79,10 @@ class Emulated(Terminal):
 
     is_terminal = True
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, encoding: str = "utf-8") -> None:
         super().__init__(StringIO())
         self.is_terminal = True
+        self.encoding = encoding
         self.screen = pyte.Screen(columns, 30)
         self._feed = pyte.Stream(self.screen)
         self.stream = self  # type: ignore[assignment]
@@ -92,7 +93,7 @@ class Emulated(Terminal):
         return columns
 
     def write(self, text: str) -> int:
-        self._feed.feed(text)
+        self._feed.feed(text.encode(self.encoding, "backslashreplace").decode(self.encoding))
         return len(text)
 
     def flush(self) -> None:
@@ -128,3 +129,23 @@ def test_a_terminal_that_is_made_narrower_in_mid_sentence_is_not_filled_with_its
     screen.status("")
     shown = " ".join(out.rows())
     assert shown.count("word11") == 1 and spoken in shown
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_of_another_encoding_shows_what_is_said_once(encoding: str) -> None:
+    """Command line: what the encoding does not have comes out as its code, and took more columns than were counted: the row was left behind with every word."""
+    editor = LineEditor()
+    out = Emulated(COLUMNS, encoding)
+    screen = TerminalScreen(out, editor)
+    screen.status("\u4e16\u754c " * 30)
+    editor.feed("東京 ".encode() * 20)
+    for word in range(12):
+        screen.stream(f"東京{word} ")
+        screen.tick()
+    screen.end_stream()
+    *spoken, status, prompt = out.rows()
+    said = (
+        "".join(spoken).replace(" ", "").encode().decode("unicode_escape") if encoding != "utf-8" else "".join(spoken)
+    )
+    assert said.replace(" ", "") == "".join(f"東京{word}" for word in range(12))
+    assert len(status) < COLUMNS and cell_len(prompt) < COLUMNS and prompt.startswith("> ")

@@ -13,6 +13,8 @@ PROMPT = "> "
 #: Characters for each column that are looked at; some take no room.
 _LOOK = 4
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+#: Where the terminal's encoding has none of these.
+_PLAIN_FRAMES = "|/-\\"
 
 
 class Screen(Protocol):
@@ -101,7 +103,7 @@ class TerminalScreen:
         self._partial = ""
         self._styles: tuple[str, ...] = ()
         self._status = ""
-        self._frames = cycle(_FRAMES)
+        self._frames = cycle(_FRAMES if out.shown(_FRAMES) == _FRAMES else _PLAIN_FRAMES)
         self._frame = next(self._frames)
         #: Rows of the bottom block above the one with the cursor.
         self._above = 0
@@ -110,14 +112,14 @@ class TerminalScreen:
 
     def say(self, text: str, *styles: str) -> None:
         rows = self._ended()
-        for line in clean(text).split("\n"):
+        for line in self._out.shown(clean(text)).split("\n"):
             rows += [self._out.style(row, *styles) for row in self._wrapped(line)]
         self._draw(rows)
 
     def stream(self, text: str, *styles: str) -> None:
         rows = self._ended() if styles != self._styles else []
         self._styles = styles
-        *finished, self._partial = (self._partial + clean(text)).split("\n")
+        *finished, self._partial = (self._partial + self._out.shown(clean(text))).split("\n")
         for line in finished:
             rows += [self._out.style(row, *styles) for row in self._wrapped(line)]
         # What has outgrown its row is finished, but for the last word, which may still grow.
@@ -192,10 +194,11 @@ class TerminalScreen:
 
     def _cut(self, line: str) -> str:
         """As much of a line as fits a row."""
-        ahead = line[: _LOOK * self._room]
+        ahead = self._out.shown(line[: _LOOK * self._room])
         if self._cells(ahead) <= self._room:
             return ahead
-        return f"{self._chop(ahead, self._room - 1)[0]}…"
+        more = self._out.shown("…")
+        return f"{self._chop(ahead, self._room - len(more))[0]}{more}"
 
     def _draw(self, finished: list[str]) -> None:
         pieces = []
@@ -217,8 +220,8 @@ class TerminalScreen:
         """The prompt and the part of the line around the cursor that fits."""
         room = self._room - len(PROMPT)
         text, cursor = self._editor.text, self._editor.cursor
-        before = clean(text[max(0, cursor - _LOOK * room) : cursor]).replace("\n", "⏎").replace("\t", " ")
-        after = clean(text[cursor : cursor + _LOOK * room]).replace("\n", "⏎").replace("\t", " ")
+        before = self._typed(text[max(0, cursor - _LOOK * room) : cursor])
+        after = self._typed(text[cursor : cursor + _LOOK * room])
         while self._cells(before) > room - 1:
             before = before[max(1, len(before) // 4) :]
         left = room - self._cells(before)
@@ -226,3 +229,6 @@ class TerminalScreen:
             after = after[:-1]
         back = self._cells(after)
         return f"{self._out.style(PROMPT, 'bold')}{before}{after}" + (f"\x1b[{back}D" if back else "")
+
+    def _typed(self, text: str) -> str:
+        return self._out.shown(clean(text).replace("\n", "⏎").replace("\t", " "))

@@ -102,6 +102,13 @@ class Terminal:
             return asked
         return min(asked, there) if there > 0 else asked
 
+    def shown(self, text: str) -> str:
+        """The text as it comes out: what the encoding of the terminal does not have stands there as its code, which takes more columns."""
+        encoding = self.stream.encoding
+        if text.isascii() or not encoding or encoding.lower().startswith("utf"):
+            return text
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+
     def style(self, text: str, *styles: str) -> str:
         if not self.colour or not styles:
             return text
