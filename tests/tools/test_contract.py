@@ -356,6 +356,22 @@ def test_partial_is_described_as_its_function() -> None:
     assert made.parameters["properties"]["item"]["description"] == "As on the label."
 
 
+async def test_what_a_partial_fills_in_is_not_the_models_to_give() -> None:
+    """T1: neither shown nor taken, by position or by keyword; and it may be what no model could send."""
+
+    class Stock:
+        left = 3
+
+    async def count(item: str, shop: str, stock: Stock, unit: str = "pieces") -> str:
+        return f"{stock.left} {unit} of {item} in {shop}"
+
+    made = tool(name="count")(functools.partial(functools.partial(count, stock=Stock()), shop="Rome"))
+    assert list(made.parameters["properties"]) == ["item", "unit"]
+    assert (await made.run({"item": "tea"}, ToolContext())).content == "3 pieces of tea in Rome"
+    with pytest.raises(InvalidArguments, match="shop: is not a parameter"):
+        made.prepare({"item": "tea", "shop": "Oslo"})
+
+
 def test_function_without_a_signature_is_refused() -> None:
     """T1."""
     with pytest.raises(ToolDefinitionError, match="the parameters of tool 'int' cannot be read"):

@@ -253,12 +253,25 @@ def _doc(function: Callable[..., Any]) -> str | None:
 
 def _parameters(function: Callable[..., Any], name: str) -> Iterable[inspect.Parameter]:
     try:
-        return inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise ToolDefinitionError(
             f"the parameters of tool {name!r} cannot be read ({error}); wrap it in a function of your own, with annotations",
             tool=name,
         ) from error
+    # Its signature has them as defaults. But they were filled in by code, and are not the model's to change.
+    filled_in = _filled_in(function)
+    return [each for each in parameters if each.name not in filled_in]
+
+
+def _filled_in(function: Callable[..., Any]) -> frozenset[str]:
+    """What a partial gives by keyword."""
+    names: set[str] = set()
+    while isinstance(function, (functools.partial, staticmethod)):
+        if isinstance(function, functools.partial):
+            names.update(function.keywords)
+        function = function.func if isinstance(function, functools.partial) else function.__func__
+    return frozenset(names)
 
 
 def _check_kind(parameter: inspect.Parameter, name: str) -> None:
