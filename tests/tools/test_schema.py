@@ -8,7 +8,20 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, NewType, NotRequired, Optional, Required, TypedDict, TypeVar, Union
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NewType,
+    NotRequired,
+    Optional,
+    Required,
+    TypedDict,
+    TypeVar,
+    Union,
+)
 from uuid import UUID
 
 import annotated_types
@@ -16,6 +29,7 @@ import attrs
 import jsonschema_rs
 import pytest
 import quoting
+import typing_extensions
 
 from trouper._errors import ToolDefinitionError
 from trouper.tools import Param, ToolContext, tool
@@ -232,6 +246,26 @@ class Stay(TypedDict):
     room: Required[Size]
 
 
+async def test_typed_dict_of_typing_extensions_is_one() -> None:
+    """T1: where Python has an older `TypedDict`, it is another class, and the way to newer features."""
+
+    class Ordered(typing_extensions.TypedDict):
+        item: str
+        count: typing_extensions.NotRequired[int]
+        at: typing_extensions.NotRequired[date]
+
+    @tool
+    async def order(lines: list[Ordered]) -> str:
+        return repr(lines)
+
+    lines = order.parameters["properties"]["lines"]["items"]
+    assert (lines["required"], sorted(lines["properties"])) == (["item"], ["at", "count", "item"])
+    ordered = await order.run(
+        order.prepare({"lines": [{"item": "tea", "count": 1.0, "at": "2026-01-01"}]}).arguments, ToolContext()
+    )
+    assert ordered.content == repr([{"item": "tea", "count": 1, "at": date(2026, 1, 1)}])
+
+
 async def test_typed_dict_is_structured_with_its_optional_keys() -> None:
     """Its annotations are text here, so the class alone does not know which keys are optional."""
 
@@ -381,6 +415,11 @@ def test_every_schema_is_strict_where_it_describes_an_object() -> None:
 T = TypeVar("T")
 
 
+@attrs.frozen
+class Parcel(Generic[T]):
+    content: T
+
+
 @pytest.mark.parametrize(
     ("annotation", "instead"),
     [
@@ -390,7 +429,8 @@ T = TypeVar("T")
         (Callable[[int], int], "a `Literal"),
         (dict[int, str], "the keys of a JSON object are text"),
         (Literal[b"x"], "text, numbers, booleans or None"),
-        (T, "an attrs class"),
+        (T, "a class without type parameters"),
+        (Parcel[int], "a class without type parameters"),
         (object(), "an attrs class"),
         ([1], "an attrs class"),
         (type("Plain", (), {}), "an attrs class, a dataclass or a TypedDict"),

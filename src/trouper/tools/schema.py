@@ -159,7 +159,7 @@ class SchemaWriter:
                 return self._literal(tuple(member.value for member in annotation), where)
             if issubclass(annotation, PurePath):
                 return {"type": "string", "format": "path"}
-            if attrs.has(annotation) or dataclasses.is_dataclass(annotation) or typing.is_typeddict(annotation):
+            if _is_record(annotation):
                 return self._class(annotation, where)
         return self._refuse(annotation, where)
 
@@ -275,6 +275,8 @@ class SchemaWriter:
         if instead is None:
             origin = get_origin(annotation) or annotation
             instead = next((text for kind, text in _INSTEAD.items() if kind is origin), None)
+            if instead is None and (isinstance(annotation, typing.TypeVar) or _is_record(origin)):
+                instead = "a class without type parameters, whose fields say what they hold"
         if instead is None:
             instead = "an attrs class, a dataclass or a TypedDict for a record, or str, int, float, bool, list, dict, Literal, an Enum"
         raise ToolDefinitionError(
@@ -283,6 +285,17 @@ class SchemaWriter:
             parameter=where,
             annotation=annotation,
         )
+
+
+def is_typed_dict(annotation: object) -> bool:
+    """Also one made with `typing_extensions`, whose `TypedDict` is another than that of an older Python."""
+    return isinstance(annotation, type) and issubclass(annotation, dict) and hasattr(annotation, "__required_keys__")
+
+
+def _is_record(annotation: object) -> bool:
+    return isinstance(annotation, type) and (
+        attrs.has(annotation) or dataclasses.is_dataclass(annotation) or is_typed_dict(annotation)
+    )
 
 
 def constrained(schema: dict[str, Json], markers: tuple[object, ...]) -> dict[str, Json]:
@@ -388,7 +401,7 @@ def _members(cls: Any, hints: Mapping[str, Any]) -> list[tuple[str, str, bool, o
 
 def _unfilled(cls: type, fields: Mapping[str, Json]) -> str | None:
     """What its constructor wants beyond the fields, such as an `InitVar`: no model is told of it, and so no call could ever succeed."""
-    if typing.is_typeddict(cls):
+    if is_typed_dict(cls):
         return None
     try:
         parameters = inspect.signature(cls).parameters.values()

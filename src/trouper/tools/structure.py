@@ -24,7 +24,7 @@ import orjson
 
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
-from trouper.tools.schema import schema_of
+from trouper.tools.schema import is_typed_dict, schema_of
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -83,7 +83,7 @@ def is_plain(annotation: object, within: tuple[object, ...] = ()) -> bool:
         return is_plain(arguments[0], within)
     if origin in (Union, types.UnionType, list, dict):
         return all(is_plain(argument, within) for argument in arguments)
-    if typing.is_typeddict(annotation):
+    if is_typed_dict(annotation):
         hints = get_type_hints(annotation, include_extras=True).values()
         return annotation in within or all(is_plain(hint, (*within, annotation)) for hint in hints)
     return False
@@ -163,7 +163,7 @@ def converter() -> Converter:
     made.register_structure_hook_factory(_is_literal, _literal_hook)
     made.register_structure_hook_factory(_is_union, _union_hook)
     made.register_structure_hook_factory(_is_abstract_list, lambda cls: _list_hook(cls, made))
-    made.register_structure_hook_factory(typing.is_typeddict, _typed_dict_hook)
+    made.register_structure_hook_factory(is_typed_dict, _typed_dict_hook)
     made.register_structure_hook_factory(_has_quotes, lambda cls: _quoting_hook(cls, made))
     made.register_unstructure_hook_factory(_has_quotes, lambda cls: _quoting_unhook(cls, made))
     for kind in (datetime, date, time):
