@@ -372,6 +372,15 @@ async def test_what_a_partial_fills_in_is_not_the_models_to_give() -> None:
         made.prepare({"item": "tea", "shop": "Oslo"})
 
 
+def test_what_has_no_name_of_its_own_is_refused_with_the_way_to_give_one() -> None:
+    """T1: a partial, an object that can be called."""
+
+    async def left(item: str, shop: str) -> None: ...
+
+    with pytest.raises(ToolDefinitionError, match=r"has no name of its own; give it one, tool\(name=\.\.\.\)"):
+        tool(functools.partial(left, shop="x"))
+
+
 def test_function_without_a_signature_is_refused() -> None:
     """T1."""
     with pytest.raises(ToolDefinitionError, match="the parameters of tool 'int' cannot be read"):

@@ -237,6 +237,19 @@ async def test_where_text_is_allowed_too_a_long_integer_is_the_text_that_the_his
         assert await find.invoke(find.prepare({"either": short}).arguments, ToolContext()) == (short, None)
 
 
+@pytest.mark.parametrize("arguments", [{"ratio": 10**400}, {"ratio": "-" + "9" * 400}, {"ratios": [1, 10**400]}])
+def test_integer_beyond_every_float_is_refused_where_a_float_is_asked_for(arguments: Any) -> None:
+    """L19: to the tool it would be infinity, which no model can say in JSON, and none has said."""
+
+    @tool
+    async def scale(ratio: float = 1, ratios: list[float] | None = None) -> float:
+        return ratio
+
+    assert scale.prepare({"ratio": 10**300}).arguments == {"ratio": str(10**300)}
+    with pytest.raises(InvalidArguments, match=r"ratio.*: is too large for a number with a point, .* 1\.8e\+308"):
+        scale.prepare(arguments)
+
+
 def test_bounds_hold_for_long_integers_too() -> None:
     """L19."""
     assert count.prepare({"small": 2**70}).arguments == {"small": str(2**70)}
@@ -538,6 +551,17 @@ def complaint(given: object, of: Tool = edit) -> str:
 def test_complaint_says_field_expectation_and_what_came(given: object, line: str) -> None:
     """L19."""
     assert line in complaint(given)
+
+
+def test_complaint_about_a_key_or_one_item_too_many_says_what_may_be_there() -> None:
+    """L19."""
+
+    @tool
+    async def measure(sizes: dict[Literal["s", "l"], int], pair: tuple[int, int]) -> None: ...
+
+    told = complaint({"sizes": {"q": 1}, "pair": [1, 2, 3]}, measure)
+    assert '- sizes: expected every key to be one of "s", "l", got object(1 keys: q)' in told
+    assert "- pair[2]: expected nothing here, got integer 3" in told
 
 
 def test_complaint_about_a_missing_field_says_what_came_instead() -> None:

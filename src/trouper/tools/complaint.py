@@ -164,6 +164,10 @@ def expected(error: Any) -> str:
             return f"an object with {clipped(str(kind.property), 60)}"
         case "AdditionalProperties":
             return "an object without other keys"
+        case "PropertyNames":
+            return f"every key to be {expected(kind.error)}"
+        case "FalseSchema":
+            return "nothing here"
         case _:
             return f"a value that its schema allows ({name})"
 

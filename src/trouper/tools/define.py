@@ -27,7 +27,7 @@ from trouper.tools.context import ToolContext
 from trouper.tools.contract import Hints, Invoke, Narrate, Policy, Tool
 from trouper.tools.docstring import parameter_texts, summary
 from trouper.tools.schema import SchemaWriter, object_schema, with_default
-from trouper.tools.structure import Structure, floating, fresh, problems, structure_of, whole
+from trouper.tools.structure import Structure, fresh, problems, structure_of, whole
 
 #: Threads for tools that are plain functions. Their own, so that tools that hang can never keep the journal from its disk.
 TOOL_THREADS_MAX = 32
@@ -101,6 +101,8 @@ def tool(
         if not callable(function):
             raise ToolDefinitionError(f"{function!r} is no function; write @tool above a function, or @tool(...)")
         called = name or str(getattr(function, "__name__", ""))
+        if not called:
+            raise ToolDefinitionError(f"{function!r} has no name of its own; give it one, tool(name=...)(...)")
         shape = read_signature(function, called, frame.f_locals)
         options: dict[str, Any] = {"display_name": display_name} if display_name is not None else {}
         doc = _doc(function) if not isinstance(function, type) else None
@@ -210,7 +212,7 @@ def read_signature(function: Callable[..., Any], name: str, names: Mapping[str, 
         properties[parameter.name] = schema
         if (structure := structure_of(annotation)) is not None:
             structures[parameter.name] = structure
-    may_fail = any(structure not in (whole, floating, fresh) for structure in structures.values())
+    may_fail = any(structure not in (whole, fresh) for structure in structures.values())
     return Shape(name, object_schema(properties, required, writer.defs), structures, context, may_fail)
 
 

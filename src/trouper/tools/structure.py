@@ -8,6 +8,8 @@ where text is allowed too (`int | str`) it stays text: nobody knows any more whe
 from __future__ import annotations
 
 import collections.abc as abc
+import math
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -114,7 +116,10 @@ def whole(value: Json) -> int:
 
 
 def floating(value: Json) -> float:
-    return value if type(value) is float else float(value)
+    number = value if type(value) is float else float(value)
+    if math.isinf(number):  # Of digits: an integer of JSON may have more of them than any float.
+        raise ValueError(f"is too large for a number with a point, of which the largest is {sys.float_info.max:.2g}")
+    return number
 
 
 def problems(
