@@ -25,6 +25,7 @@ from trouper.models import wire_json
 from trouper.models.anthropic import API_VERSION
 from trouper.models.anthropic_request import CacheLife, MessagesRequestBuilder, media_block
 from trouper.models.protocol import ModelRequest
+from trouper.testing.server.anthropic import messages_problem
 
 HI = Message("user", (Text("hi"),))
 PICTURE = Media("image/png", data="aW1n")
@@ -105,6 +106,38 @@ def test_a_blank_result_has_no_content() -> None:
     call = called("toolu_a")
     [result] = body_of(HI, call, answered(call, content=" \n"))["messages"][2]["content"]
     assert result == {"type": "tool_result", "tool_use_id": "toolu_a"}
+
+
+@pytest.mark.parametrize("content", ["", " \n"])
+def test_a_failure_that_says_nothing_is_told_in_words(content: str) -> None:
+    """L22: an empty result that is marked as an error is refused, and with it every later request of the session."""
+    call = called("toolu_a")
+    [result] = body_of(HI, call, answered(call, Outcome.ERROR, content))["messages"][2]["content"]
+    assert (result["content"], result["is_error"]) == ("(The call failed, and said nothing.)", True)
+
+
+def test_pictures_of_a_failure_come_after_the_results() -> None:
+    """L22: within a result that is marked as an error nothing but text is taken; and results come first."""
+    call = called("toolu_a", "toolu_b")
+    history = (HI, call, answered(call, Outcome.ERROR, {"exit_code": 1}, images=(PICTURE,)), HI)
+    content = body_of(*history)["messages"][2]["content"]
+    assert [block["type"] for block in content] == [
+        "tool_result",
+        "tool_result",
+        "text",
+        "image",
+        "text",
+        "image",
+        "text",
+    ]
+    assert content[0] == {
+        "type": "tool_result",
+        "tool_use_id": "toolu_a",
+        "content": '{"exit_code":1}',
+        "is_error": True,
+    }
+    assert content[2:4] == [{"type": "text", "text": "[Attachments of the result of 'look']"}, media_block(PICTURE)]
+    assert messages_problem(body_of(*history)["messages"], has_tools=True) is None
 
 
 def test_only_anthropics_own_ids_go_back() -> None:

@@ -331,6 +331,8 @@ async def test_the_strict_server_refuses_what_anthropic_would() -> None:
             [hello, call, {"role": "user", "content": [{**result, "tool_use_id": "2"}]}],
             [hello, call, {"role": "user", "content": [result, result]}],
             [hello, call, {"role": "user", "content": [block("text", text="x"), result]}],
+            [hello, call, {"role": "user", "content": [{**result, "content": " ", "is_error": True}]}],
+            [hello, call, {"role": "user", "content": [{**result, "content": [block("image", source={})], "is_error": True}]}],
             [hello, call, answer, call, answer],
             [answer],
             [hello, {"role": "assistant", "content": [block("thinking", thinking="x", signature="")]}],

@@ -48,6 +48,7 @@ _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _OURS = frozenset({"messages", "model", "stream", "max_tokens"})
 _NAME_MAX = 128
 _NOTHING_SAID = "(This message is empty.)"
+_NOTHING_TOLD = "(The call failed, and said nothing.)"
 
 
 def checked_config(config: Mapping[str, Json] | None, api_version: str) -> dict[str, Json]:
@@ -235,7 +236,9 @@ def map_blocks(message: Message, before: Message, without_thinking: bool) -> lis
     match message.role:
         case "tool":
             ids = wire_ids(before)
-            return [_result(answer, ids) for answer in message.answers]
+            # Pictures of a failure come after the results, which have to be first.
+            pictures = [block for answer in message.answers for block in _pictures_of_failure(answer)]
+            return [_result(answer, ids) for answer in message.answers] + pictures
         case "user":
             blocks = [block for part in message.parts for block in _user_block(part)]
             return blocks or [{"type": "text", "text": _NOTHING_SAID}]
@@ -310,13 +313,21 @@ def _own(opaque: Opaque | None) -> dict[str, Any]:
 def _result(answer: ToolAnswer, ids: Mapping[CallId, str]) -> dict[str, Any]:
     out: dict[str, Any] = {"type": "tool_result", "tool_use_id": ids.get(answer.call_id) or clean_id(answer.call_id)}
     text = answer_text(answer.content)
+    if answer.outcome is not Outcome.OK:
+        # Of a failure nothing but text is taken, and some there must be.
+        return {**out, "content": text if text.strip() else _NOTHING_TOLD, "is_error": True}
     blocks = [{"type": "text", "text": text}] if text.strip() else []
     blocks += [media_block(image) for image in answer.images]
     if blocks:
         out["content"] = text if not answer.images else blocks
-    if answer.outcome is not Outcome.OK:
-        out["is_error"] = True
     return out
+
+
+def _pictures_of_failure(answer: ToolAnswer) -> list[dict[str, Any]]:
+    if answer.outcome is Outcome.OK or not answer.images:
+        return []
+    told = {"type": "text", "text": f"[Attachments of the result of {answer.name!r}]"}
+    return [told, *map(media_block, answer.images)]
 
 
 def media_block(media: Media) -> dict[str, Any]:

@@ -339,7 +339,9 @@ def messages_problem(messages: Sequence[Mapping[str, Json]], has_tools: bool) ->
             return f"{at}: unexpected `tool_use_id` found in `tool_result` blocks. Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
         if [block["type"] for block in blocks[: len(results)]] != ["tool_result"] * len(results):
             return f"{at}: `tool_result` blocks must come first in the content"
-        for block in blocks:
+        for number, block in enumerate(blocks):
+            if block["type"] == "tool_result" and block.get("is_error") and (problem := failure_problem(block)):
+                return f"{at}.content.{number}.tool_result: {problem}"
             if block["type"] == "text" and not block["text"].strip():
                 return f"{at}: text content blocks must contain non-whitespace text"
             if block["type"] == "thinking" and not block.get("signature"):
@@ -354,6 +356,16 @@ def messages_problem(messages: Sequence[Mapping[str, Json]], has_tools: bool) ->
             return "Requests which include `tool_use` or `tool_result` blocks must define tools."
     if waiting:
         return f"`tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(waiting)}."
+    return None
+
+
+def failure_problem(result: Mapping[str, Json]) -> str | None:
+    """What is wrong with a result that is marked as an error."""
+    content = result.get("content") or ""
+    if isinstance(content, str):
+        return None if content.strip() else "content cannot be empty if `is_error` is true"
+    if any(block["type"] != "text" for block in content):
+        return "all content must be type `text` if `is_error` is true"
     return None
 
 
