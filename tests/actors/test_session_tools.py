@@ -10,7 +10,7 @@ from session_watch import names, recorded
 
 from trouper import ConnectionRequired, Hooks, Limits, Rule, ToolContext, ToolError, ToolResult, codec, tool
 from trouper.actors.preparing import BROKE_OFF, HALF_A_VALUE
-from trouper.actors.tool_call import INTERNAL
+from trouper.actors.tool_call import INTERNAL, UNEXPLAINED
 from trouper.core.events import (
     ArgumentsRepaired,
     CallEnded,
@@ -639,6 +639,21 @@ async def test_whatever_a_tool_raises_ends_its_own_call_only(autojump_clock, ope
         assert (await (await runtime.session("s")).ask("try")).text == "Well."
     assert answers(model.requests[1]) == [("gives_up", "error", INTERNAL), ("look", "ok", {"n": 1})]
     assert any(ended.internal for ended in recorded(journal, CallEnded))
+
+
+@pytest.mark.parametrize("message", ["", " \n", "\x1b[0m"])
+async def test_a_tool_that_refuses_without_a_word_is_told_in_some(autojump_clock, open_checked, message):
+    """L20: `raise ToolError(str(error))` of an error that says nothing; a model could make nothing of an empty answer."""
+
+    @tool
+    async def refuses() -> str:
+        """Refuses."""
+        raise ToolError(message)
+
+    model = Scripted([reply(call("refuses")), reply("Well.")])
+    async with open_checked(model, tools=[refuses]) as runtime:
+        await (await runtime.session("s")).ask("try")
+    assert answers(model.requests[1]) == [("refuses", "error", UNEXPLAINED)]
 
 
 @pytest.mark.parametrize("stop", ["timeout", "interrupt"])

@@ -95,6 +95,11 @@ def test_result_is_detached_from_the_tools_own_objects() -> None:
     assert result == {"list": [1]}
 
 
+@attrs.frozen
+class Holder:
+    held: ToolResult
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [
@@ -111,6 +116,9 @@ def test_result_is_detached_from_the_tools_own_objects() -> None:
         (ValueError("oops"), "returned an exception"),
         (ToolResult(ToolResult("x")), "a ToolResult inside a ToolResult"),
         (ToolResult("x", raw_output=5), "raw_output of type int"),  # type: ignore[arg-type]
+        ([ToolResult("x", raw_output="for the disk")], "a ToolResult inside a value; return it by itself"),
+        ({"a": [Holder(ToolResult("x", raw_output="for the disk"))]}, "a ToolResult inside a value"),
+        (["x" * (1 << 20), ToolResult("x", raw_output="for the disk")], "a ToolResult inside a value"),
     ],
 )
 def test_what_is_not_json_is_internal_and_says_why(value: object, told: str) -> None:

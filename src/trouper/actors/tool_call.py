@@ -23,10 +23,12 @@ from trouper.tools.errors import ConnectionRequired, ToolError
 from trouper.tools.off_loop import off_loop
 from trouper.tools.output import Shaped, is_heavy, is_plain, shape_output
 from trouper.tools.results import ToolResult, as_result, is_large
+from trouper.tools.terminal_text import clean_text
 
 logger = logging.getLogger("trouper.tools")
 
 INTERNAL = "The tool failed because of an internal error. It is not your fault; do not repeat the call unchanged."
+UNEXPLAINED = "The tool could not do what was asked, and gave no reason."
 TIMED_OUT = "The tool did not end within {seconds:g} s and was cancelled; it may have done part of its work."
 #: Of an internal error's text, what the journal keeps.
 INTERNAL_CHARS = 8_000
@@ -38,9 +40,10 @@ def _told(error: BaseException) -> str | None:
     if not isinstance(error, ToolError | ConnectionRequired):
         return None
     try:
-        return str(error)
+        told = str(error)
     except Exception:  # A message that is no text, and has none.
         return None
+    return told if clean_text(told).strip() else UNEXPLAINED
 
 
 class CallHost(Protocol):

@@ -12,7 +12,8 @@ import binascii
 import dataclasses
 from datetime import date, datetime, time
 from enum import Enum
-from typing import Any, NoReturn
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 import attrs
@@ -24,6 +25,9 @@ from trouper.core.values import frozen
 from trouper.tools.errors import ConnectionRequired, InvalidResult, ToolError
 from trouper.tools.large import LARGE, LEAVES, detached, weight
 from trouper.tools.structure import converter
+
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 #: Decoded bytes of one image, and images of one result.
 IMAGE_MAX = 5 * 1024 * 1024
@@ -132,7 +136,7 @@ def _encoded(value: object, tool: str, options: int = 0) -> bytes:
 def _plain(value: object) -> Json:
     """One step towards JSON, for what orjson does not know; it comes back for what is inside."""
     if attrs.has(type(value)) or dataclasses.is_dataclass(value):
-        return converter().unstructure(value)
+        return _converter().unstructure(value)
     if isinstance(value, (set, frozenset)):
         # Sorted: the order of a set of texts differs from process to process.
         return sorted(value, key=repr)
@@ -144,10 +148,22 @@ def _plain(value: object) -> Json:
         return float(value)  # A class of its own, as numpy's is.
     if callable(dump := getattr(value, "model_dump", None)):  # pydantic's way of saying it
         return dump(mode="json")
-    unstructured = converter().unstructure(value)
+    unstructured = _converter().unstructure(value)
     if unstructured is value:
         raise TypeError(f"{type(value).__name__} is not JSON")
     return unstructured
+
+
+@lru_cache(maxsize=1)
+def _converter() -> Converter:
+    """As for arguments; but a `ToolResult` is no value: its side-car would be told with the rest."""
+    made = converter()
+    made.register_unstructure_hook(ToolResult, _refuse_within)
+    return made
+
+
+def _refuse_within(result: ToolResult) -> NoReturn:
+    raise TypeError("a ToolResult inside a value; return it by itself, with the value as its content")
 
 
 def _is_mendable(error: TypeError) -> bool:
