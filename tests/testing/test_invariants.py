@@ -24,6 +24,7 @@ from trouper.core.events import (
     CallWasLate,
     CompactionEnded,
     HistoryMasked,
+    ModelReplied,
     RecoveryNoted,
     SessionClosed,
     SessionOpened,
@@ -347,6 +348,15 @@ def test_what_is_broken_is_found(sound: Story, broken: str) -> None:
     invariant, break_it = BREAKS[broken]
     story = _numbered(break_it(sound))
     assert story != sound and invariant in _found(story)
+
+
+@pytest.mark.parametrize("prepared", [0, 3], ids=["fewer", "more"])
+def test_a_reply_with_other_calls_than_were_prepared_is_found(sound: Story, prepared: int) -> None:
+    """I28: no fold takes it. The checker goes on to what else is wrong, and fails on nothing itself."""
+    reply = _event(sound, ModelReplied)
+    preparations = (*reply.preparations, *reply.preparations)[:prepared]
+    story = _edited(sound, ModelReplied, lambda e: [changed(e, preparations=preparations)])
+    assert "I28" in _found(story)
 
 
 @pytest.mark.parametrize(

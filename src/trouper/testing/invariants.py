@@ -314,7 +314,8 @@ class _Checker:
                     self._wrong("I5", problems[0])
                 self._check_budget(watched)
             case ModelReplied(turn=turn, message=message, preparations=preparations):
-                for call, prepared in zip(message.calls, preparations, strict=True):
+                # If there are more of the one than of the other, the fold has said so.
+                for call, prepared in zip(message.calls, preparations, strict=False):
                     if call.id in watched.requested:
                         self._wrong("I1", f"call id {call.id!r} is used twice")
                     watched.requested[call.id] = prepared
