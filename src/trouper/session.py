@@ -210,7 +210,10 @@ class Session(BackgroundSide):
             await self._leave(turn, self._actor.audience.ends)
 
     async def send(self, text: str, *, attachments: Sequence[Attachment] = ()) -> None:
-        """Queue input. Between turns it starts one; during a turn it steers (taken in before the next model call)."""
+        """Queue input. Between turns it starts one; during a turn it steers (taken in before the next model call).
+
+        What is still queued when a turn is interrupted, or its process ends, starts none by itself: it goes along with the next input.
+        """
         command = changed(self._submit(text, attachments, None), steer=True)
         await self._ask_hooks(text)
         await self._ask(command)

@@ -39,9 +39,9 @@ from trouper.core.schedule import ScheduleCancelled, ScheduleFireClaimed, Schedu
 from trouper.core.session import Event
 from trouper.core.task_events import TaskCreated, TaskEndedLate, TaskReattached, TaskSpilled, TaskSucceeded
 from trouper.core.values import changed
-from trouper.journal import MemoryDisk
+from trouper.journal import MemoryDisk, open_reader
 from trouper.journal.reader import Reader
-from trouper.models import call, reply
+from trouper.models import call, reply, stall
 from trouper.testing import CountedIds, VirtualWall, check_invariants, run_simulated, simulate
 from trouper.testing.invariants import records_of
 
@@ -401,6 +401,25 @@ def test_what_is_left_open_at_the_end_is_found(sound: Story, kind: type) -> None
     cut = [*sound[:index], *([] if kind is CompactionEnded else [sound[index]])]
     assert _found(cut) == []
     assert set(_found(cut, complete=True)) & {"I26", "I3"}
+
+
+def test_what_waits_for_the_users_next_word_is_not_left_open() -> None:
+    """I26: an interrupt sets aside what is queued behind the turn. Without one it is left open, and so it is once the user has said more."""
+    disk = MemoryDisk()
+
+    async def talk() -> None:
+        async with open_runtime("/state", disk=disk, model=Scripted([reply(stall(60), "Late.")])) as runtime:
+            session = await runtime.session("s")
+            async with session.turn("one"):
+                await session.send("two")
+                await session.interrupt()
+
+    run_simulated(talk, seed=1)
+    story = list(records_of(open_reader("/state", disk=disk)))
+    assert check_invariants(story, complete=True) == []
+    ended = _edited(story, TurnEnded, lambda e: [changed(e, stop_reason="end_turn")], "s")
+    assert _found(ended, complete=True) == ["I26"]
+    assert _found(_numbered([*story, story[2]]), complete=True) == ["I26"]
 
 
 def test_a_secret_is_found_wherever_it_stands(sound: Story) -> None:

@@ -29,6 +29,7 @@ from trouper.core.events import (
     CallWasLate,
     CompactionEnded,
     HistoryMasked,
+    InputReceived,
     ModelReplied,
     RecoveryNoted,
     SessionClosed,
@@ -106,7 +107,8 @@ def check_invariants(
 ) -> list[Violation]:
     """Every violation found; an empty list is what you want.
 
-    `limits`: those that the runtime had, if they were not the usual ones (I19). `complete`: no turn, call or message may be left open at the end (faults are off and everybody has had time, I26); runs and notifications may wait for another process. `rerun`: decide every recorded command again and compare
+    `limits`: those that the runtime had, if they were not the usual ones (I19). `complete`: no turn, call or message may be left open at the end (faults are off and everybody has had time, I26); runs and notifications may wait for
+    another process, and what an interrupt left queued for the user's next word. `rerun`: decide every recorded command again and compare
     (I18). `secrets`: texts that may stand nowhere (I36).
     """
     checker = _Checker(limits or Limits(), rerun, _as_written(secrets))
@@ -161,6 +163,8 @@ class _Watched:
     lost: bool = False
     turns_open: set[int] = Factory(set)
     turns_ended: set[int] = Factory(set)
+    #: The last turn was cut off by an interrupt, or by the end of its process, and nothing was said since: what was queued waits for the user's next word.
+    set_aside: bool = False
     requested: dict[str, Preparation] = Factory(dict)
     turn_of: dict[str, int] = Factory(dict)
     starts: Counter[str] = Factory(Counter)
@@ -300,7 +304,10 @@ class _Checker:
                     self._wrong(
                         "I31", f"turn {turn} leaves {len(state.notifications.queued)} notifications for another"
                     )
-            case TurnEnded(turn=turn):
+            case InputReceived():
+                watched.set_aside = False
+            case TurnEnded(turn=turn, stop_reason=stop_reason, fault=fault):
+                watched.set_aside = stop_reason == "interrupt" or (fault is not None and fault.kind == "process_ended")
                 if turn not in watched.turns_open or turn in watched.turns_ended:
                     self._wrong("L1", f"turn {turn} ended twice or never started")
                 watched.turns_open.discard(turn)
@@ -482,7 +489,7 @@ class _Checker:
     def _check_complete(self, watched: _Watched) -> None:
         if watched.state.phase not in (Phase.IDLE, Phase.CLOSED):
             self._wrong("I26", f"nothing is left to do, but the session is {watched.state.phase.value}")
-        if watched.state.queue:
+        if watched.state.queue and not watched.set_aside:
             self._wrong("I26", f"{len(watched.state.queue)} accepted messages reached no turn")
         if watched.open_calls:
             self._wrong("I3", f"calls are still open: {sorted(watched.open_calls)}")
