@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -128,6 +128,42 @@ async def test_a_certificate_that_nobody_vouches_for_is_not_tried_again(certific
         assert not caught.value.retryable
         assert "SSL_CERT_FILE" in caught.value.message
         assert sum(counts) == 0
+
+
+async def connect(stream: trio.SocketStream) -> None:
+    """A proxy that makes the connections that it is asked for."""
+    asked = bytes(await stream.receive_some()).split()[1].decode()
+    host, _, port = asked.rpartition(":")
+    async with stream, await trio.open_tcp_stream(host, int(port)) as there, trio.open_nursery() as nursery:
+        await stream.send_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+        async def pass_on(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+            with suppress(trio.BrokenResourceError):
+                while piece := await source.receive_some():
+                    await sink.send_all(piece)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(pass_on, stream, there)
+        nursery.start_soon(pass_on, there, stream)
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_named_behind_a_proxy_as_well(certificate: Path) -> None:
+    """M1: where it is mostly the proxy's own; there were no words on what was wrong, and it was asked again and again."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    proxy = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+    async with server(certificate) as (url, counts), trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, connect, listeners)
+        endpoint = Endpoint(url, provider="x", proxy=proxy)
+        with pytest.raises(
+            NetworkFault, match=r"'x', or of the proxy on the way, is not trusted .*self.signed"
+        ) as caught:
+            async with endpoint.open("/x", b"{}"):
+                pass
+        assert not caught.value.retryable
+        assert "SSL_CERT_FILE" in caught.value.message
+        assert sum(counts) == 0
+        await endpoint.aclose()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("proxy", [None, "http://127.0.0.1:9"])

@@ -41,9 +41,10 @@ def network_fault(
     """What an exception of httpx means. A plain `ModelFault` if it is none of the network's: then raise the exception itself."""
     import httpx
 
-    detail = clean_message(exc, credential)
+    detail = clean_message(_words_of(exc), credential)
     said = f"{type(exc).__name__}: {detail}" if detail else type(exc).__name__
     # What could not be reached may as well be the proxy: of a CONNECT it is nobody else.
+    of_proxy = ", or of the proxy on the way," if is_proxied else ""
     or_proxy = "; or it is the proxy on the way: check proxy=, or HTTPS_PROXY and its kin" if is_proxied else ""
     # A host's name that cannot be encoded for the network is a `UnicodeError`.
     if isinstance(exc, httpx.UnsupportedProtocol | httpx.LocalProtocolError | httpx.InvalidURL | UnicodeError):
@@ -56,7 +57,7 @@ def network_fault(
         )
     if isinstance(exc, httpx.ConnectError) and "CERTIFICATE_VERIFY" in detail.upper():
         return NetworkFault(
-            f"the certificate of {provider!r} is not trusted ({said}); check base_url and the clock; "
+            f"the certificate of {provider!r}{of_proxy} is not trusted ({said}); check base_url and the clock; "
             "where an authority of one's own vouches for it, name the file of its certificate in SSL_CERT_FILE",
             provider=provider,
             retryable=False,
@@ -74,13 +75,21 @@ def network_fault(
     return ModelFault(f"{type(exc).__name__}", provider=provider)
 
 
+def _words_of(error: BaseException) -> str:
+    """What an error says, or, of one without words, its cause: the transport that goes through proxies wraps the network's errors in others that are empty."""
+    cause: BaseException | None = error
+    while cause is not None and not str(cause):
+        cause = cause.__cause__ or cause.__context__
+    return str(cause) if cause is not None else ""
+
+
 def _fault_of_proxy(status: int | None, said: str, provider: str) -> ModelError:
     """The fault of a proxy that did not let us through: nothing is wrong with the key or the request, and the provider has not seen them."""
     blamed = f"the proxy on the way to {provider!r} makes no connection ({said})"
     if status == 407:
         return AuthFailed(
             # Not written as a whole address: of one with a password in it no error shows that.
-            f"{blamed}; give it a name and a password, as name:password@ before its host, in proxy=, or in HTTPS_PROXY and its kin",
+            f"{blamed}; give it a name and a password that it takes, as name:password@ before its host, in proxy=, or in HTTPS_PROXY and its kin",
             status=status,
             provider=provider,
         )
