@@ -123,6 +123,17 @@ def test_what_belongs_to_another_provider_is_not_sent() -> None:
     assert body(HELLO, foreign)["contents"][1]["parts"] == [{"text": "hm", "thought": True}, {"text": "so"}]
 
 
+def test_a_call_behind_signed_text_is_marked_all_the_same() -> None:
+    """M6, M10: so Gemini 2.5 signs a step, and so it went to Gemini 3, which looks at the first call only, and refused it."""
+    said = Message(
+        "assistant", (Text("so", Opaque("gemini", {"thoughtSignature": "S"})), ToolCall(CallId("c0"), "look", {}))
+    )
+    answered = Message("tool", (ToolAnswer(CallId("c0"), "look", Outcome.OK, "x"),))
+    text, call = body(HELLO, said, answered, model="gemini-3-flash")["contents"][1]["parts"]
+    assert text == {"text": "so", "thoughtSignature": "S"}
+    assert call["thoughtSignature"] == "skip_thought_signature_validator"
+
+
 @pytest.mark.parametrize(("model", "marked"), [("gemini-3-flash", True), ("gemini-2.5-pro", False), ("other", False)])
 def test_calls_that_nobody_signed_are_marked_as_that(model: str, marked: bool) -> None:
     """M6, M10: Gemini 3 refuses the calls of a step of which the first is not signed: those of another model, and its own once their signatures were given up."""

@@ -218,9 +218,9 @@ def map_parts(message: Message, of_today: bool) -> list[dict[str, Any]]:
     if message.role == "tool" and not of_today:
         # After all the responses: those must stand together.
         parts.extend(_media(image) for answer in message.answers for image in answer.images)
-    if message.calls and of_today and not any("thoughtSignature" in part for part in parts):
-        # Another model's calls, or calls whose signatures were given up: without this word the provider refuses them.
-        next(part for part in parts if "functionCall" in part)["thoughtSignature"] = _UNSIGNED
+    if message.calls and of_today:
+        # Another model's calls, an older one's, which may sign what stands before them, or calls whose signatures were given up: without this word the provider refuses them.
+        next(part for part in parts if "functionCall" in part).setdefault("thoughtSignature", _UNSIGNED)
     return parts
 
 
