@@ -17,7 +17,16 @@ from trouper.models.chunks import CallDelta, CallEnd, CallStart, Done, TextChunk
 from trouper.models.openai_compatible import OpenAICompatible
 from trouper.models.openai_reply import usage_of
 from trouper.models.protocol import ModelRequest
-from trouper.testing.server import Drop, Item, Status, Style, serve_openai, serve_openai_in_thread
+from trouper.testing.server import (
+    Drop,
+    Item,
+    Status,
+    Style,
+    serve_anthropic,
+    serve_gemini,
+    serve_openai,
+    serve_openai_in_thread,
+)
 
 KEY = "a-key-for-tests"
 ASK = ModelRequest(messages=(Message("user", (Text("hi"),)),))
@@ -332,6 +341,46 @@ async def test_the_strict_server_refuses_what_openai_would() -> None:
             assert reply.status_code == 200
             assert (await client.post("/v1/chat/completions", content=b"{")).status_code == 400
             assert (await client.get("/nowhere")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("play", "path", "field"),
+    [
+        (serve_openai, "/v1/chat/completions", "messages"),
+        (serve_anthropic, "/v1/messages", "messages"),
+        (serve_gemini, "/v1beta/models/m:generateContent", "contents"),
+    ],
+)
+@pytest.mark.parametrize(
+    "value", [None, 5, "x", [5], [{"role": "assistant", "parts": [5], "tool_calls": [{}]}]], ids=repr
+)
+async def test_what_has_not_even_the_form_of_a_request_is_refused(
+    play: Any, path: str, field: str, value: object
+) -> None:
+    """M16: one client's mistake ended the server for all."""
+    import httpx
+
+    headers = {"anthropic-version": "2023-06-01"}
+    async with play() as server, httpx.AsyncClient(base_url=server.url, headers=headers) as client:
+        for body in ({"max_tokens": 9, field: value}, [], "x"):
+            assert (await client.post(path, json=body)).status_code == 400
+
+
+def test_a_turn_that_fails_is_what_is_told_of_a_server_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M16: it was trio's own complaint that there is nothing left to stop."""
+    import httpx
+
+    def fail(request: Any) -> list[Item]:
+        raise LookupError("not in my script")
+
+    monkeypatch.setattr("threading.excepthook", lambda args: None)
+    with (
+        pytest.raises(ExceptionGroup) as caught,
+        serve_openai_in_thread([fail]) as server,
+        pytest.raises(httpx.RemoteProtocolError),
+    ):
+        httpx.post(f"{server.url}/v1/chat/completions", json={"messages": QUESTION})
+    assert caught.group_contains(LookupError, match="not in my script")
 
 
 async def test_no_usage_is_streamed_unless_asked_for() -> None:

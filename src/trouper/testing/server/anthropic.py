@@ -72,14 +72,10 @@ class AnthropicApi(ScriptedApi):
             await self._refuse(respond, Status(404, f"no such path: {request.path}"))
 
     async def _create(self, request: SeenRequest, respond: Responder) -> None:
-        try:
-            body = request.json
-        except ValueError:
-            await self._refuse(respond, Status(400, "The request body is not valid JSON"))
-            return
         version = request.headers.get("anthropic-version", "")
-        if self._strict and (problem := request_problem(body, version)) is not None:
-            await self._refuse(respond, Status(400, problem))
+        unreadable = "The request body is not valid JSON"
+        body = await self._body(request, respond, unreadable, lambda body: request_problem(body, version))
+        if body is None:
             return
         writer = BlockWriter(str(body.get("model")))
         await self._reply(request, respond, writer, whole, streamed=body.get("stream") is True)

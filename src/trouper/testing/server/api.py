@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar, TypedDict
 
 from trouper.core.messages import Json
@@ -61,6 +62,29 @@ class ScriptedApi(ABC):
     def _wait_headers(self, wait_s: float) -> Mapping[str, str]:
         """How the provider tells in its headers how long to wait, if there it does."""
         return {}
+
+    async def _body(
+        self,
+        request: SeenRequest,
+        respond: Responder,
+        unreadable: str,
+        problem_in: Callable[[Mapping[str, Json]], str | None],
+    ) -> Mapping[str, Json] | None:
+        """What was asked, if it can be answered. If not, that was said: in the provider's words, by `problem_in`, of what has the form of a request."""
+        value: Json = None
+        with suppress(ValueError):
+            value = request.json
+        body: dict[str, Json] | None = value if isinstance(value, dict) else None
+        problem = unreadable if body is None else None
+        if body is not None and self._strict:
+            try:
+                problem = problem_in(body)
+            except (AttributeError, KeyError, TypeError):
+                problem = "Invalid request: a field is missing, or not of its type"
+        if problem is not None:
+            await self._refuse(respond, Status(400, problem))
+            return None
+        return body
 
     async def _reply(
         self,

@@ -85,13 +85,9 @@ class GeminiApi(ScriptedApi):
         return Status(400, "API key not valid. Please pass a valid API key.", details=(info,))
 
     async def _call(self, method: str, request: SeenRequest, respond: Responder) -> None:
-        try:
-            body = request.json
-        except ValueError:
-            await self._refuse(respond, Status(400, "Invalid JSON payload received."))
-            return
-        if self._strict and (problem := history_problem(body.get("contents", []))) is not None:
-            await self._refuse(respond, Status(400, problem))
+        unreadable = "Invalid JSON payload received."
+        body = await self._body(request, respond, unreadable, lambda body: history_problem(body.get("contents", [])))
+        if body is None:
             return
         writer = EventWriter(_model_of(request))
         match method:

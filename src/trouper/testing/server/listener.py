@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -258,5 +258,9 @@ def serve_in_thread(application: Application) -> Iterator[TestServer]:
     try:
         yield server
     finally:
-        token[0].run_sync_soon(scope.cancel)
+        with suppress(trio.RunFinishedError):
+            token[0].run_sync_soon(scope.cancel)
         thread.join()
+    if isinstance(failure := found[-1], BaseException):
+        # A turn that is a function has failed, say.
+        raise failure

@@ -68,13 +68,9 @@ class OpenAiApi(ScriptedApi):
             await self._refuse(respond, Status(404, f"no such path: {request.path}", status="unknown_url"))
 
     async def _complete(self, request: SeenRequest, respond: Responder) -> None:
-        try:
-            body = request.json
-        except ValueError:
-            await self._refuse(respond, Status(400, "We could not parse the JSON body of your request."))
-            return
-        if self._strict and (problem := history_problem(body)) is not None:
-            await self._refuse(respond, Status(400, problem))
+        unreadable = "We could not parse the JSON body of your request."
+        body = await self._body(request, respond, unreadable, history_problem)
+        if body is None:
             return
         wants_usage = (body.get("stream_options") or {}).get("include_usage") is True
         streamed = body.get("stream") is True
