@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 import trio
@@ -24,14 +25,17 @@ from trouper.models import (
     CassetteOver,
     Chunk,
     Done,
+    HistoryRefused,
     KeepAlive,
     Model,
+    ModelError,
     ModelRequest,
     NetworkFault,
     PartChunk,
     RateLimited,
     Recorded,
     Scripted,
+    ServerFault,
     TextChunk,
     ThinkingChunk,
     UsageChunk,
@@ -42,6 +46,7 @@ from trouper.models import (
     reply,
     stall,
 )
+from trouper.models.refusals import fault_of_event
 
 
 def ask(words: str = "hello", **fields) -> ModelRequest:
@@ -51,6 +56,27 @@ def ask(words: str = "hello", **fields) -> ModelRequest:
 async def played(model: Model, request: ModelRequest) -> list[Chunk]:
     async with model.stream(request) as chunks:
         return [chunk async for chunk in chunks]
+
+
+class Bent(HistoryRefused):
+    """A client's own class."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(Bent("no"), HistoryRefused), (fault_of_event("p", b"?"), ServerFault), (RateLimited("slow"), RateLimited)],
+    ids=str,
+)
+async def test_an_error_is_raised_again_as_what_it_is_a_case_of(
+    tmp_path: Path, error: ModelError, kind: type[ModelError]
+) -> None:
+    """M5, M10: or a conversation whose history was refused and repaired would not be the same when it is played."""
+    path = tmp_path / "cassette"
+    with pytest.raises(type(error)):
+        await played(Recorded(Scripted([fail(error)]), path), ask())
+    with pytest.raises(ModelError) as caught:
+        await played(Cassette(path), ask())
+    assert (type(caught.value), caught.value.as_fault()) == (kind, error.as_fault())
 
 
 EVERY_KIND: tuple[Chunk, ...] = (

@@ -200,8 +200,10 @@ def _chunk_to_json(chunk: Chunk) -> dict[str, Json]:
 
 def _error_to_json(error: ModelError) -> dict[str, Json]:
     fault = error.as_fault()
+    # A client may have a class of its own: what it is a case of is what counts when it is raised again.
+    known = next(kind.__name__ for kind in type(error).__mro__ if _ERRORS.get(kind.__name__) is kind)
     return {
-        "error": type(error).__name__,
+        "error": known,
         "message": fault.message,
         "retryable": fault.retryable,
         "retry_after_s": fault.retry_after_s,
