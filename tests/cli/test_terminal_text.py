@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trouper.cli.terminal import Terminal, clean, clean_line, in_full, plural, size_of
+from trouper.cli.terminal import Terminal, clean, clean_line, in_full, plural, size_of, when
 
 ATTACKS = {
     "\x1b[31mred\x1b[0m": "red",
@@ -100,3 +100,8 @@ def test_nothing_that_is_shown_in_full_is_lost_or_drives_a_terminal(said: str) -
 def test_small_words() -> None:
     assert (plural(1, "record"), plural(0, "record")) == ("1 record", "0 records")
     assert [size_of(n) for n in (12, 9_900, 84_800_000_000)] == ["12 B", "9.9 kB", "84.8 GB"]
+
+
+def test_a_moment_says_that_it_is_in_utc() -> None:
+    """It looked like the time of the clock on the wall, and was hours away from it."""
+    assert when(1_775_000_000.9) == "2026-03-31 23:33:20Z" and when(None) == "-"

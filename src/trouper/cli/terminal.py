@@ -140,8 +140,8 @@ def _last(cell: str, cut: bool) -> str:
 
 
 def when(at: float | None) -> str:
-    """A moment, in UTC, for people."""
-    return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """A moment, in UTC and said to be, for people: their clock may show another time."""
+    return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def when_exactly(at: float) -> str:

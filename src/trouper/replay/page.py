@@ -125,7 +125,7 @@ class Page:
 
 def _section(step: Step) -> str:
     record = step.record
-    at = datetime.fromtimestamp(record.at, UTC).isoformat(" ", "milliseconds").replace("+00:00", "")
+    at = datetime.fromtimestamp(record.at, UTC).isoformat(" ", "milliseconds").replace("+00:00", "Z")
     events = "".join(map(_event, record.events))
     return (
         f'<section id="r{record.seq}"><header><b>{record.seq}</b> <span>{at} {_escaped(record.session)}#{record.n} '
