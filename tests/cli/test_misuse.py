@@ -357,6 +357,17 @@ def test_doctor_is_content_with_a_healthy_root(trouper, root: Path, monkeypatch:
     assert done.code == 0 and "problem" not in done.out and "every byte as it was written" in done.out
 
 
+def test_doctor_does_not_take_a_schedule_that_waits_for_its_time_for_open_work(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the guide's own order of commands it came out as something to look after."""
+    monkeypatch.delenv("TROUPER_MODEL", raising=False)
+    schedule = ("--session", "main", "--cron", "0 9 * * 1-5", "--message", "What is new?")
+    assert trouper("schedules", "create", *schedule, "--root", root).code == 0
+    done = trouper("doctor", "--root", root)
+    assert done.code == 0 and "note" not in done.out
+
+
 def test_doctor_asks_for_no_key_where_none_is_needed(trouper, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("TROUPER_MODEL", "openai:llama")

@@ -22,6 +22,7 @@ from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean_message, plural, size_of
 from trouper.cli.views import check_readable, open_view
 from trouper.core.outstanding import outstanding
+from trouper.core.schedule import AwaitDue
 from trouper.core.session import State
 from trouper.journal.format import LOCK_NAME, RESERVE_NAME
 from trouper.roster import SessionDamaged
@@ -264,7 +265,12 @@ def _journal(root: Path, *, deep: bool) -> Iterator[Finding]:
     for _, state, _ in each:
         if isinstance(state, SessionDamaged):
             yield Finding("sessions", "problem", state.message)
-    busy = [name for name, state, _ in each if isinstance(state, State) and outstanding(state)]
+    busy = [name for name, state, _ in each if isinstance(state, State) and _is_open(state)]
     if busy:
         shown = ", ".join(busy[:5]) + (", ..." if len(busy) > 5 else "")
         yield Finding("sessions", "note", f"{plural(len(busy), 'session')} with open work: {shown}")
+
+
+def _is_open(state: State) -> bool:
+    """Whether there is work that was begun, or has to be; a schedule that waits for its time is none."""
+    return any(not isinstance(owed, AwaitDue) for owed in outstanding(state).values())
