@@ -105,3 +105,9 @@ def test_small_words() -> None:
 def test_a_moment_says_that_it_is_in_utc() -> None:
     """It looked like the time of the clock on the wall, and was hours away from it."""
     assert when(1_775_000_000.9) == "2026-03-31 23:33:20Z" and when(None) == "-"
+
+
+def test_a_moment_that_is_further_off_than_calendars_go_has_a_word_too() -> None:
+    """`Limits.approval_s` may be any finite number, and `trouper approvals` ended as a bug of Trouper's where a call was waiting for so long."""
+    assert (when(253_402_300_799.5), when(1e12), when(1e300)) == ("never", "never", "never")
+    assert when(253_402_300_799.0) == "9999-12-31 23:59:59Z"

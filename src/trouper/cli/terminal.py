@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 MESSAGE_CHARS_MAX = 2_000
+#: The end of the year 9999, which is as far as calendars go. A setting may ask for more: of an approval, say, that is not to lapse.
+_LAST = 253_402_300_799
 # Characters that turn the direction of what follows, or that nobody can see: a line could read as something else than it says.
 _HIDDEN = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
 # Letters and marks that nobody can see: fillers, joiners, selectors, an empty pattern of dots.
@@ -141,7 +143,9 @@ def _last(cell: str, cut: bool) -> str:
 
 def when(at: float | None) -> str:
     """A moment, in UTC and said to be, for people: their clock may show another time."""
-    return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if at is None:
+        return "-"
+    return "never" if at > _LAST else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def when_exactly(at: float) -> str:
