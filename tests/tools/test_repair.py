@@ -553,6 +553,19 @@ def test_complaint_says_field_expectation_and_what_came(given: object, line: str
     assert line in complaint(given)
 
 
+@pytest.mark.parametrize("text", ["['a', 'b']", '["a", "b",]', '["a", "b"', " [a, b] ", "[\n  \"a']"])
+def test_list_written_as_text_that_is_no_json_is_not_taken_for_one_text(text: str) -> None:
+    """L18, L19: a tool that was to delete two files would be given the name of a third."""
+
+    @tool
+    async def delete(names: list[str], more: list[str] | None = None) -> None: ...
+
+    assert "- names: expected array, got string" in complaint({"names": text}, delete)
+    assert "- more: expected array or null, got string" in complaint({"names": [], "more": text}, delete)
+    for one in ("[a-z]+", "[a-z]", "a, b", "[x](y, z)", "[1] see below"):
+        assert delete.prepare({"names": one}).arguments == {"names": [one]}
+
+
 def test_complaint_about_a_key_or_one_item_too_many_says_what_may_be_there() -> None:
     """L19."""
 

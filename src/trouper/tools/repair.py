@@ -34,6 +34,8 @@ NOTES_MAX = 20
 _INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS_MAX}}}\Z")
 _NUMBER = re.compile(r"-?\d{1,64}(\.\d{1,64})?([eE][+-]?\d{1,3})?\Z")
 _LINK = re.compile(r"\[([^\[\]\n]{1,4096})\]\(([^()\n]{1,4096})\)\Z")
+#: A list that was written as text, and not in JSON: `['a', 'b']`, `["a", "b",]`, `[a, b]`.
+_BROKEN_LIST = re.compile(r"""\[\s*["']|\[.*,.*\]\Z""", re.DOTALL)
 _PATH_NAME = re.compile(r"(?:.*_)?(?:path|paths|file|files|filename|dir|directory|folder)\Z|.*(?:Path|File|Dir)\Z")
 
 
@@ -223,7 +225,8 @@ class SchemaRepair:
                 if is_large(parsed):
                     return parsed
                 return self._mend(parsed, schema, path, notes, depth + 1)
-        if "array" in kinds and self._fits([value], schema):
+        # A list that could not be parsed is no text for a list: the tool would take it for the name of something.
+        if "array" in kinds and _BROKEN_LIST.match(text) is None and self._fits([value], schema):
             notes.append(f"put the one text in {_named(path)} into a list")
             return [value]
         return value

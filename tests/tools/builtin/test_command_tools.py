@@ -39,6 +39,13 @@ async def test_program_that_does_not_exist_is_an_error_for_the_model(tmp_path: P
         await call(run_command, context_at(tmp_path), argv=["no-such-program"])
 
 
+async def test_command_line_in_place_of_a_program_is_told_apart(tmp_path: Path) -> None:
+    """T13, L18: a text for a list of texts is put into one, and a shell's line is no program."""
+    prepared = run_command.prepare({"argv": "ls -l"})
+    with pytest.raises(ToolError, match="give the program and each of its arguments by itself"):
+        await run_command.run(prepared.arguments, context_at(tmp_path))
+
+
 async def test_command_that_kills_itself_says_by_which_signal(tmp_path: Path) -> None:
     ended = await result(bash, context_at(tmp_path), command="kill -SEGV $$")
     assert ended.is_error

@@ -151,7 +151,10 @@ async def run(
             with trio.CancelScope(shield=True):
                 await _see_out(process, control, reports, marker, limits)
     if reports.failure is not None:
-        raise CommandRefused(f"{argv[0]!r} could not be started ({reports.failure}); check its name and the arguments")
+        remedy = "check its name and the arguments"
+        if len(argv) == 1 and argv[0].split() != [argv[0]]:  # A command line, which models are used to.
+            remedy = "give the program and each of its arguments by itself, as in ['ls', '-l']"
+        raise CommandRefused(f"{argv[0]!r} could not be started ({reports.failure}); {remedy}")
     outcome, code, name = reports.verdict(timed_out)
     return Finished(
         outcome, code, name, outputs["stdout"].captured(), outputs["stderr"].captured(), reports.left_behind
