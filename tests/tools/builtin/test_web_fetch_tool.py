@@ -76,6 +76,15 @@ async def test_text_in_utf_16_is_text() -> None:
         assert (await call(tool, url=at("a")))["content"] == "naïve"
 
 
+async def test_byte_order_mark_is_no_part_of_a_page() -> None:
+    """T18: `{"a": 1}` behind one is no JSON any more, and a page behind one not known as HTML."""
+    mark = b"\xef\xbb\xbf"
+    pages = {"json": page(mark + b"[1]", "application/json"), "html": page(mark + b"<html><p>hi", "text/plain")}
+    async with site(**pages) as (tool, at):
+        assert (await call(tool, url=at("json")))["content"] == "[1]"
+        assert (await call(tool, url=at("html")))["content"] == "hi"
+
+
 async def test_long_page_is_read_in_parts() -> None:
     body = "".join(f"{number:05d}\n" for number in range(20_000))
     async with site(a=page(body.encode(), "text/plain")) as (tool, at):

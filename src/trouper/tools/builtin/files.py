@@ -10,6 +10,7 @@ from trouper.tools.builtin.editing import Edit, replace_text
 from trouper.tools.builtin.reading import LINES_MAX, READ_BYTES_MAX, read_lines  # noqa: F401 - named in docstrings
 from trouper.tools.builtin.session_files import (
     PAGE_DEFAULT,
+    AnyPath,
     DirectoryPath,
     FilePath,
     Hash,
@@ -146,7 +147,7 @@ async def delete_file(
 
 
 @tool(display_name="Stat File", readonly=True, open_world=False, needs=("files",))
-async def stat_file(context: ToolContext, path: DirectoryPath) -> Json:
+async def stat_file(context: ToolContext, path: AnyPath) -> Json:
     """Get type, size, mode and time of change of a file or a directory, without reading it.
 
     Errors: no such file.

@@ -12,6 +12,7 @@ from trouper.threads import check_cancelled
 from trouper.tools.builtin.files import described, shown_path
 from trouper.tools.builtin.session_files import (
     PAGE_DEFAULT,
+    AnyPath,
     DirectoryPath,
     Limit,
     Offset,
@@ -73,7 +74,7 @@ async def grep_files(
             max_length=PATTERN_CHARS_MAX,
         ),
     ],
-    path: DirectoryPath = ".",
+    path: AnyPath = ".",
     glob: Glob = "*",
     ignore_case: Annotated[bool, "Take upper and lower case as the same"] = False,
     literal: Annotated[bool, "Take the pattern as plain text"] = False,

@@ -28,6 +28,9 @@ FilePath: TypeAlias = Annotated[
 DirectoryPath: TypeAlias = Annotated[
     str, Param("Directory relative to the session's files; '.' is the top", max_length=PATH_BYTES_MAX)
 ]
+AnyPath: TypeAlias = Annotated[
+    str, Param("File or directory relative to the session's files; '.' is the top", max_length=PATH_BYTES_MAX)
+]
 Offset: TypeAlias = Annotated[int, Param("How many to pass over: `next_offset` of the page before", ge=0)]
 Limit: TypeAlias = Annotated[int, Param("How many to return at most", ge=1, le=PAGE_MAX)]
 Hash: TypeAlias = Annotated[

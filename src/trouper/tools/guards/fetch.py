@@ -215,7 +215,7 @@ class _Exchange:
             if isinstance(event, h11.Response):
                 return event
             if not isinstance(event, h11.InformationalResponse):
-                raise h11.RemoteProtocolError("the connection was closed before an answer came")
+                raise h11.RemoteProtocolError("there is no answer in what came")
 
     async def next_event(self) -> h11.Event | type[h11.PAUSED]:
         import h11
@@ -226,7 +226,11 @@ class _Exchange:
                 # Answers that are always there already would otherwise never let another task run, nor a deadline pass.
                 await trio.lowlevel.checkpoint()
                 return event  # type: ignore[return-value]
-            self._protocol.receive_data(bytes(await self._stream.receive_some(_READ_BYTES)))
+            received = bytes(await self._stream.receive_some(_READ_BYTES))
+            if not received and self._protocol.their_state is h11.SEND_RESPONSE:
+                # h11 has no words for it.
+                raise h11.RemoteProtocolError("the connection was closed before an answer came")
+            self._protocol.receive_data(received)
 
 
 async def _read_body(exchange: _Exchange, encoding: str, limits: FetchLimits) -> tuple[bytes, bool, int]:
