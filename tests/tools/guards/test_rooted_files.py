@@ -80,6 +80,21 @@ def test_quota_counts_what_is_there_and_lets_one_make_room(tmp_path: Path) -> No
     assert files.usage() == rooted.Usage(90, 2)
 
 
+def test_files_that_are_there_can_be_changed_however_many_a_command_has_made(tmp_path: Path) -> None:
+    """T14, T17: an installer leaves some ten thousand; what was written before is still to be worked on, and nothing more is added by that."""
+    files = at(tmp_path, quota=Quota(bytes_max=1000, entries_max=5, file_bytes_max=100))
+    files.write("main.py", b"one")
+    for number in range(10):
+        (files.root / f"made-{number}").write_bytes(b"x")
+    assert files.usage().entries == 11
+    assert not files.write("main.py", b"one and two").created
+    assert files.edit("main.py", lambda data: data + b" and three").size == 21
+    assert not files.write_pieces("main.py", [b"four"]).created
+    for add in (lambda: files.write("other.py", b"x"), lambda: files.make_directory("more")):
+        with pytest.raises(FileRefused, match="5 entries: delete what is no longer needed"):
+            add()
+
+
 def test_quota_notices_files_that_commands_have_removed(tmp_path: Path) -> None:
     files = at(tmp_path, quota=Quota(bytes_max=100, entries_max=5, file_bytes_max=100))
     files.write("a", bytes(100))

@@ -449,10 +449,10 @@ class RootedFiles:
             fresh = self._usage is None or self._writes_since_count >= _RECOUNT_EVERY
             usage = self.usage() if fresh or self._usage is None else self._usage
             after = Usage(usage.bytes + grown_bytes, usage.entries + new_entries)
-            if self._over(after, grown_bytes) and not fresh:
+            if self._over(after, grown_bytes, new_entries) and not fresh:
                 usage = self.usage()
                 after = Usage(usage.bytes + grown_bytes, usage.entries + new_entries)
-            if self._over(after, grown_bytes):
+            if self._over(after, grown_bytes, new_entries):
                 raise FileRefused(
                     f"the session's files would take {after.bytes} bytes in {after.entries} entries; the limits are "
                     f"{self._quota.bytes_max} bytes and {self._quota.entries_max} entries: delete what is no longer needed",
@@ -460,9 +460,11 @@ class RootedFiles:
                 )
             self._usage = after
 
-    def _over(self, after: Usage, grown_bytes: int) -> bool:
-        # A write that makes a file smaller is let through however full the tree is: it is the way out.
-        return (after.bytes > self._quota.bytes_max and grown_bytes > 0) or after.entries > self._quota.entries_max
+    def _over(self, after: Usage, grown_bytes: int, new_entries: int) -> bool:
+        # A write that makes a file smaller is let through however full the tree is: it is the way out. So is one that adds no entry, however many
+        # a command has made: the files that are there can still be changed.
+        too_large = after.bytes > self._quota.bytes_max and grown_bytes > 0
+        return too_large or (after.entries > self._quota.entries_max and new_entries > 0)
 
     def _sweep(self) -> None:
         own = TEMPORARY_PREFIX + _PROCESS_TOKEN
