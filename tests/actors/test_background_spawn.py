@@ -579,7 +579,10 @@ async def test_a_run_that_asks_waits_for_input_and_goes_on_with_the_answer(
         task_id = session.tasks().tasks[0].id
         return reply(call("message_task", task_id=task_id, text="blue"))
 
-    model = Scripted([reply(call("painter")), reply("wait"), answer, reply("told it"), reply("noted")])
+    def wait(request: Any) -> Any:
+        return reply(call("wait_task", task_id=session.tasks().tasks[0].id))
+
+    model = Scripted([reply(call("painter")), reply("wait"), wait, answer, reply("told it"), reply("noted")])
     async with open_checked(model, tools=[painter]) as runtime:
         session = await runtime.session("a")
         await session.ask("go")
@@ -588,6 +591,9 @@ async def test_a_run_that_asks_waits_for_input_and_goes_on_with_the_answer(
         assert session.questions[0].task_id == only_task(session).id
         await until_quiet(session)
         assert only_task(session).result == "painted blue" and not session.questions
+    waited = answers(model, 3)[0]
+    assert (waited["done"], waited["state"]) == (False, "awaiting_input")
+    assert waited["input_request"]["questions"][0]["choices"] == ["red", "blue"]
     assert len(events_of(journal, "TaskInputRequested", "TaskInputAnswered")) == 2
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from attrs import frozen
 
 from trouper.core.messages import Json
-from trouper.core.task_record import TaskState
+from trouper.core.task_record import TERMINAL, TaskState
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Tool
 from trouper.tools.define import tool
@@ -142,14 +142,13 @@ async def wait_task(
     task_id: Annotated[str, Param("Its id", max_length=128)],
     timeout_s: Annotated[int, Param("Seconds to wait at most", ge=1, le=WAIT_MAX_S)] = 30,
 ) -> Json:
-    """Wait until a background task has ended or asks for input, or the time is up. Prefer to end the turn: a notification will bring the end.
+    """Wait until a background task has ended (`done`) or asks for input (`input_request`), or the time is up. Prefer to end the turn: a notification will bring the end.
 
     Limits: {WAIT_MAX_S} s.
     Errors: an id that is not there.
     """
     found = await context.tasks.wait(task_id, timeout_s=timeout_s)
-    over = found["state"] not in (TaskState.QUEUED.value, TaskState.RUNNING.value)
-    return {"done": over, **found}
+    return {"done": TaskState(found["state"]) in TERMINAL, **found}
 
 
 TASK_TOOLS: tuple[Tool, ...] = (list_tasks, get_task, cancel_task, message_task, wait_task)
