@@ -30,6 +30,18 @@ def test_paths_are_taken_apart() -> None:
         parse_path("d/" * 65 + "f")
 
 
+@pytest.mark.parametrize("name", ["\u200d", "a\u200db", "\u200cx", "a\u3164", "\u115f", "a\u034fb", "\uffa0"])
+def test_name_that_shows_as_nothing_or_as_another_is_refused(name: str) -> None:
+    """security.md, row Names: twins, and a file that nobody sees in a listing."""
+    with pytest.raises(NameRefused, match="does not show in a listing"):
+        parse_path(f"d/{name}")
+
+
+@pytest.mark.parametrize("name", ["می\u200cخواهم.txt", "क्\u200dष.txt", "👩\u200d💻", "❤️\u200d🔥.md", "1\ufe0f\u20e3"])
+def test_name_that_needs_what_does_not_show_is_kept(name: str) -> None:
+    assert parse_path(name) == (name,)
+
+
 def test_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = at(tmp_path)
     files.write("a", b"old")

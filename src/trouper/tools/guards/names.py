@@ -18,6 +18,8 @@ DEPTH_MAX = 64
 TEMPORARY_PREFIX = ".trouper-tmp-"
 _JOINERS = "\u200c\u200d"  # needed to write Persian, Hindi and many emoji
 _UNREADABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Letters and marks that show as nothing, whatever their category says.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
 
 class NameRefused(Refused):
@@ -56,8 +58,13 @@ def check_component(name: str) -> None:
     size = len(name.encode(errors="replace"))
     if size > NAME_BYTES_MAX:
         raise NameRefused(f"name {_shown(name)} has {size} bytes; use at most {NAME_BYTES_MAX}", path=name)
-    for character in name:
-        if unicodedata.category(character) in _UNREADABLE and character not in _JOINERS:
+    for index, character in enumerate(name):
+        if character in _JOINERS:
+            # Where there is nothing to join, it only makes a twin.
+            shows = index > 0 and not name[index - 1].isascii()
+        else:
+            shows = character not in _BLANK and unicodedata.category(character) not in _UNREADABLE
+        if not shows:
             raise NameRefused(
                 f"name {_shown(name)} holds U+{ord(character):04X}, which does not show in a listing; use visible characters",
                 path=name,
