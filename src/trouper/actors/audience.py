@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from trouper import codec
 from trouper.actors.feed import Feed
-from trouper.core.events import TurnEnded
 from trouper.core.live import LiveEvent
 from trouper.core.session import Event
 from trouper.core.values import frozen

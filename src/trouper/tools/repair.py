@@ -34,8 +34,6 @@ NOTES_MAX = 20
 _INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS_MAX}}}\Z")
 _NUMBER = re.compile(r"-?\d{1,64}(\.\d{1,64})?([eE][+-]?\d{1,3})?\Z")
 _LINK = re.compile(r"\[([^\[\]\n]{1,4096})\]\(([^()\n]{1,4096})\)\Z")
-#: A list that was written as text, and not in JSON: `['a', 'b']`, `["a", "b",]`, `[a, b]`.
-_BROKEN_LIST = re.compile(r"""\[\s*["']|\[.*,.*\]\Z""", re.DOTALL)
 _PATH_NAME = re.compile(r"(?:.*_)?(?:path|paths|file|files|filename|dir|directory|folder)\Z|.*(?:Path|File|Dir)\Z")
 
 
@@ -226,7 +224,7 @@ class SchemaRepair:
                     return parsed
                 return self._mend(parsed, schema, path, notes, depth + 1)
         # A list that could not be parsed is no text for a list: the tool would take it for the name of something.
-        if "array" in kinds and _BROKEN_LIST.match(text) is None and self._fits([value], schema):
+        if "array" in kinds and not _is_broken_list(text) and self._fits([value], schema):
             notes.append(f"put the one text in {_named(path)} into a list")
             return [value]
         return value
@@ -269,6 +267,13 @@ class SchemaRepair:
             self._mend(each, prefix[index] if index < len(prefix) else items, f"{path}[{index}]", notes, depth + 1)
             for index, each in enumerate(value)
         ]
+
+
+def _is_broken_list(text: str) -> bool:
+    """Whether it was written for a list, and not in JSON: `['a', 'b']`, `["a", "b",]`, `[a, b]`."""
+    if not text.startswith("["):
+        return False
+    return text[1:].lstrip().startswith(("'", '"')) or (text.endswith("]") and "," in text)
 
 
 def _kinds(schema: Mapping[str, Json]) -> frozenset[str]:
