@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 from collections.abc import Iterator
@@ -191,6 +192,26 @@ def test_whatever_is_missing_damaged_or_behind_is_put_right(tmp_path: Path, dama
         assert json.loads(store.path("user", "name").read_text())["value"] == "Ada Lovelace"
     finally:
         store.close()
+
+
+def test_what_a_killed_process_was_writing_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B21: it may have been forgotten since, and is there to be read until the same key is written again."""
+    store, forgotten = open_memory_store(tmp_path, FACTS), m.Remember("gone", "a.json", "nobody is to know", at=6.0)
+
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    for command in (forgotten, m.Remember("user", "diet", "figs", at=6.0)):
+        for event in m.decide(FACTS, command):
+            with monkeypatch.context() as dying, pytest.raises(SystemExit):
+                dying.setattr(os, "replace", killed)
+                store.apply(event)
+    store.close()
+    (tmp_path / "memory" / "user" / ".theirs.new").write_text("none of ours")
+    assert len(list((tmp_path / "memory").rglob(".*.json.new"))) == 2
+    open_memory_store(tmp_path, FACTS).close()
+    left = {path.name for path in (tmp_path / "memory").rglob("*") if path.suffix != ".json"}
+    assert left == {"project", "user", ".theirs.new"}
 
 
 def test_an_index_whose_parts_contradict_each_other_is_made_anew(tmp_path: Path) -> None:

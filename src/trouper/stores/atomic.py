@@ -18,12 +18,17 @@ def make_private_directory(path: Path) -> None:
                 directory.mkdir(mode=DIRECTORY_MODE)
 
 
+def unfinished(name: str) -> str:
+    """What a file is called until it is whole."""
+    return f".{name}.new"
+
+
 def write_atomically(path: Path, data: bytes, *, lasting: bool = True) -> os.stat_result:
     """Replace `path`. With `lasting`, it is on the medium on return; without, a power cut may leave the old one. Returns what `stat` says of it.
 
     The temporary name is the same each time: whoever writes a file has to be its only writer anyhow, and a crash leaves one stray file at most.
     """
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(unfinished(path.name))
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)

@@ -23,7 +23,7 @@ from trouper._errors import InvalidName
 from trouper.core.ids import check_name
 from trouper.core.memory import Memories, Memory, MemoryEvent, MemoryForgotten, MemoryWritten
 from trouper.core.memory_search import query_of, searched, words
-from trouper.stores.atomic import FILE_MODE, make_private_directory, write_atomically
+from trouper.stores.atomic import FILE_MODE, make_private_directory, unfinished, write_atomically
 
 #: A change of the tables below makes a new index, by this number.
 INDEX_VERSION = 3
@@ -93,6 +93,7 @@ class MemoryStore:
         changed = 0
         obstacle: OSError | None = None
         with self._lock, self._index:
+            self._clear_unfinished()
             rows = self._index.execute("SELECT scope, key, updated_at, size, mtime_ns FROM entry").fetchall()
             known = {(scope, key): (updated_at, size, mtime_ns) for scope, key, updated_at, size, mtime_ns in rows}
             for scope, key in (*(known.keys() - wanted.keys()), *self._strays(wanted)):
@@ -220,6 +221,16 @@ class MemoryStore:
             place = (path.parent.name, path.stem)
             if place not in wanted and _is_name(place[0]) and _is_name(place[1]):  # Else it is none of ours.
                 yield place
+
+    def _clear_unfinished(self) -> None:
+        """What a killed process was writing just then may have been forgotten since, and nobody would come by here again."""
+        for path in sorted(self._files.glob(f"*/{unfinished('*.json')}")):
+            key = path.name.removeprefix(".").removesuffix(".json.new")
+            if _is_name(path.parent.name) and _is_name(key):
+                with contextlib.suppress(*_IN_THE_WAY, FileNotFoundError):
+                    path.unlink()
+                with contextlib.suppress(OSError):  # Not empty.
+                    path.parent.rmdir()
 
 
 def open_memory_store(root: Path, memories: Memories) -> MemoryStore:
