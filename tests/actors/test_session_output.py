@@ -47,6 +47,13 @@ async def test_output_that_follows_a_schema_comes_parsed(autojump_clock, open_ch
     assert model.requests[0].response_schema == SCHEMA
 
 
+@pytest.mark.parametrize("text", ["```json{}\n```", "```\n{}", "```json\n```", "```json" + "\n" * 100_000 + "x"])
+def test_what_is_not_quite_fenced_is_no_output_and_is_seen_at_once(text):
+    """Structured output: a reply of nothing but blank lines held up every session for hours."""
+    with pytest.raises(ValueError):
+        parsed(text)
+
+
 async def test_a_whole_number_is_that_number_however_long(autojump_clock, open_checked):
     """Structured output: ids of twenty and more digits come as they were written."""
     deep = "[" * 100_000 + str(LONG_NUMBER) + "]" * 100_000

@@ -39,6 +39,11 @@ def test_nothing_that_drives_a_terminal_is_left(before: str, attack: str) -> Non
     assert "\n" not in clean_line(before + attack)
 
 
+def test_sequences_that_begin_and_never_end_are_gone_at_once() -> None:
+    """Each was looked for an end of, in all the others."""
+    assert clean("\x9d" * 2_000_000 + "text") == "text"
+
+
 def test_a_line_is_cut_to_its_limit() -> None:
     assert clean_line("a  b\nc", 4) == "a b…"
     assert clean_line("abcd", 4) == "abcd"

@@ -85,6 +85,13 @@ def test_broken_json_is_repaired_with_a_note(buffer: str, value: object) -> None
     assert not parsed.cut_short
 
 
+@pytest.mark.parametrize("buffer", ['{"a": "' + '\\"[' * 100_000, '{"a": ' + "[" * 150 + '"' + '\\"[' * 100_000])
+def test_a_long_text_without_an_end_is_refused_at_once(buffer: str) -> None:
+    """L17: cut off in a text full of quotes, as source code is. To try each of them as the beginning of a text would take hours."""
+    with pytest.raises(InvalidArguments):
+        parse_arguments(buffer)
+
+
 @pytest.mark.parametrize("buffer", ['{"a": "hal', '{"a": 1', '{"a": [1, 2', '{"a": {"b": 1}'])
 def test_json_that_breaks_off_is_closed_and_marked(buffer: str) -> None:
     """L17: whoever runs the tool can tell that a value may lack its end."""

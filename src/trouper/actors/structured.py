@@ -14,7 +14,6 @@ from trouper.foreign import Redact, from_outside
 from trouper.tools.complaint import clipped
 from trouper.tools.validation import compiled
 
-_FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*\Z", re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{19}")
 _PROBLEMS_SHOWN = 5
 _PROBLEM_CHARS = 200
@@ -22,8 +21,7 @@ _PROBLEM_CHARS = 200
 
 def parsed(text: str) -> Json:
     """The JSON that a reply consists of; a code fence around it is forgiven. Raises `ValueError`."""
-    fenced = _FENCED.match(text)
-    data = (fenced[1] if fenced else text).strip().encode("utf-8", "replace")
+    data = _unfenced(text.strip()).strip().encode("utf-8", "replace")
     try:
         value: Json = codec.loads(data)
     except codec.UndecodableRecord as error:
@@ -35,6 +33,15 @@ def parsed(text: str) -> Json:
         except RecursionError:
             raise ValueError("JSON nested too deep") from None
     return value
+
+
+def _unfenced(text: str) -> str:
+    """What stands between the lines of a code fence, if all of it does."""
+    opening, _, rest = text.partition("\n")
+    inside, line_end, closing = rest.rpartition("\n")
+    if opening.rstrip() in ("```", "```json") and line_end and closing.lstrip() == "```":
+        return inside
+    return text
 
 
 def built(text: str, shape: Any) -> Any:

@@ -30,10 +30,10 @@ _STYLES = {
 }
 
 
-# Strings (OSC, DCS, SOS, PM, APC) that end within 4,096 characters, CSI, other escapes. Written here rather than taken from the tools: a command
+# Strings (OSC, DCS, SOS, PM, APC) that end within 4,096 characters, and before another one begins, CSI, other escapes. Written here rather than taken from the tools: a command
 # that lists things should not have to load them first.
 _ESCAPES = re.compile(
-    "(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
+    "(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\x9d\x90\x98\x9e\x9f]{0,4096}(?:\x07|\x1b\\\\|\x9c)"
     "|(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,16}[@-~]"
     "|\x1b[ -/]{0,16}[0-~]?"
 )

@@ -37,7 +37,8 @@ _WIDE = 10**DIGITS_MAX
 #: Said of integers past 64 bits. Whoever asks for an integer is given it again: see `structure`.
 KEPT_AS_TEXT = "kept integers past 64 bits as text"
 _WHITE = " \t\n\r"
-_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# In one go, also where the last one has no end: else each quote in it would be tried as the beginning of one.
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+("?)', re.DOTALL)
 #: How a text ends that lacks nothing but brackets.
 _WHOLE_END = re.compile(r"(?:[\]}\"',]|\btrue|\bfalse|\bnull)\s*\Z", re.IGNORECASE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -215,7 +216,7 @@ def _repaired(text: str, error: json.JSONDecodeError) -> Parsed:
         found = ""
     if not isinstance(found, (dict, list)):
         raise InvalidArguments(f"{broken}; send them again as one valid JSON object")
-    outside = _STRINGS.sub("", text)
+    outside = _outside_strings(text)
     open_brackets = outside.count("{") + outside.count("[") - outside.count("}") - outside.count("]")
     cut_short = '"' in outside or open_brackets > 0
     clean = guarded(found)
@@ -228,12 +229,17 @@ def _repaired(text: str, error: json.JSONDecodeError) -> Parsed:
     return Parsed(clean.value, (note, *clean.notes), cut_short, cut_within)
 
 
+def _outside_strings(text: str) -> str:
+    """The JSON without its strings; of one that has no end, the quote is left."""
+    return _STRINGS.sub(lambda found: "" if found[1] else '"', text)
+
+
 def _check_depth(text: str, *, in_strings: bool) -> None:
     """Refuses deep nesting before a parser recurses into it. Brackets inside strings count only on demand."""
     if text.count("[") + text.count("{") <= DEPTH_MAX:
         return
     depth = 0
-    for character in text if in_strings else _STRINGS.sub("", text):
+    for character in text if in_strings else _outside_strings(text):
         if character in "[{":
             depth += 1
             if depth > DEPTH_MAX:
