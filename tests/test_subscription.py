@@ -42,7 +42,7 @@ class Numbers:
         self.upto = max(self.upto, *numbers)
         for number in numbers:
             for feed in self.feeds:
-                feed.push(number)
+                feed.push((number,))
 
     async def tell_later(self, *numbers: int) -> None:
         await trio.testing.wait_all_tasks_blocked()

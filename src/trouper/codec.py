@@ -250,10 +250,10 @@ def encode(record: Record, *, exact: bool = False) -> tuple[bytes, bytes]:
 def _body(record: Record) -> dict[str, Json]:
     cause, happened = record.cause, record.events
     first = happened[0]
-    return {
-        "cause": _cause_writers[type(cause), type(first)](cause, first),
-        "events": [_event_writers[type(event)](event) for event in happened],
-    }
+    events: list[Json] = []
+    for event in happened:
+        events.append(_event_writers[type(event)](event))
+    return {"cause": _cause_writers[type(cause), type(first)](cause, first), "events": events}
 
 
 def written(record: Record, redact: Callable[[bytes], bytes], *, exact: bool) -> tuple[Record, bytes, bytes]:

@@ -217,7 +217,7 @@ class RuntimeGround:
         if self.feeds:
             numbered = changed(record, seq=seq)
             for feed in self.feeds:
-                feed.push(numbered)
+                feed.push((numbered,))
 
     async def settle(self, seq: int | None = None) -> None:
         """Until record `seq`, or everything that was handed over so far, is in the journal."""

@@ -76,7 +76,9 @@ def tuple_writer(kind: Any, converter: Converter) -> Writer:
     member = _writing("each", typing.get_args(kind)[0], "member", names, converter)
     if member == "each":
         return list
-    exec(f"def write(value):\n    return [{member} for each in value]", names)
+    # No comprehension, here and wherever a step comes by: Python 3.11 makes a function of each one, every time.
+    source = ["def write(value):", "    written = []", "    for each in value:", f"        written.append({member})"]
+    exec("\n".join([*source, "    return written"]), names)
     writer: Writer = names["write"]
     return writer
 

@@ -237,12 +237,12 @@ async def test_a_feed_is_bounded_and_says_when_it_lagged() -> None:
     """I25, I33: whoever publishes never waits, and never keeps more than the bound."""
     feed = Feed(3)
     for number in range(10):
-        feed.push(number)
+        feed.push((number,))
     assert feed.waiting == 3
     assert [await feed.receive() for _ in range(3)] == [0, 1, 2]
     with pytest.raises(Lagged):
         await feed.receive()
-    feed.push(10)
+    feed.push((10,))
     assert await feed.receive() == 10
     feed.end()
     with pytest.raises(StopAsyncIteration):

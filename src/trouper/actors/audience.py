@@ -45,19 +45,19 @@ class Audience:
     def hear(self, record: codec.Record, seq: int) -> None:
         """What happened, which is record `seq` of the journal."""
         for feed in self.turns:
-            feed.push(*record.events)
+            feed.push(record.events)
         for feed in self.ends:
-            feed.push(*record.events)
+            feed.push(record.events)
         if self.events:
             for offset, event in enumerate(record.events):
                 told = SessionEvent(record.n + offset, record.at, event, seq)
                 for feed in self.events:
-                    feed.push(told)
+                    feed.push((told,))
 
     def hear_live(self, event: LiveEvent) -> None:
         """What is not recorded by itself."""
         for feed in self.turns:
-            feed.push(event)
+            feed.push((event,))
 
     def end(self) -> None:
         """Nothing more will come."""

@@ -202,7 +202,11 @@ class Draft:
     @property
     def open_calls(self) -> list[OpenCall]:
         """The calls that are whole, in declared order."""
-        return [item for item in self._order if isinstance(item, OpenCall) and item.ended]
+        calls: list[OpenCall] = []
+        for item in self._order:
+            if type(item) is OpenCall and item.ended:
+                calls.append(item)
+        return calls
 
     def message(self, turn: int, step: int, arguments: list[Json]) -> Message:
         """The whole reply; `arguments` are those of the whole calls, in order, parsed and repaired."""

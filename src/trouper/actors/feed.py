@@ -37,7 +37,7 @@ class Feed:
         self._lagged = False
         self._ended = False
 
-    def push(self, *items: Any) -> None:
+    def push(self, items: tuple[Any, ...]) -> None:
         """What has happened now, in order: all events of a record at once."""
         if self._lagged or self._ended:
             return

@@ -33,7 +33,17 @@ from trouper.models._errors import (
     NetworkFault,
     as_model_error,
 )
-from trouper.models.chunks import CallStart, Chunk, KeepAlive, Switched, TextChunk, ThinkingChunk, UsageChunk
+from trouper.models.chunks import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Chunk,
+    KeepAlive,
+    Switched,
+    TextChunk,
+    ThinkingChunk,
+    UsageChunk,
+)
 from trouper.models.protocol import Model, ModelRequest, name_of
 
 R = TypeVar("R")
@@ -51,6 +61,8 @@ _CHUNKS_MAX = 256
 
 #: Chunks that do not hold off the idle deadline (L12).
 _NO_SPEECH = frozenset({KeepAlive, UsageChunk})
+#: Chunks that nobody who watches hears of, and that have no text.
+_UNTOLD = frozenset({CallDelta, CallEnd})
 _BLANK = (TextChunk(""), ThinkingChunk(""))
 
 
@@ -259,16 +271,18 @@ class ModelCall:
                 self._tell_retry(self._number, chunk.fault, 0.0)
                 continue
             draft.add(chunk)
-            if type(chunk) in _NO_SPEECH:
+            if draft.done is not None:
+                return
+            kind = type(chunk)
+            if kind in _NO_SPEECH:
                 continue
-            if not getattr(chunk, "text", True) and chunk in _BLANK:
+            is_told = kind not in _UNTOLD
+            if is_told and not getattr(chunk, "text", True) and chunk in _BLANK:
                 continue  # Some servers send empty text to keep the connection open: that is no speech either (L12).
             now = read_clock()
             idle_end = now + deadlines.idle_s
             running.extend(idle_end if idle_end < step_end else step_end)
-            if draft.done is not None:
-                return
-            if publish is not None:
+            if is_told and publish is not None:
                 if isinstance(chunk, TextChunk):
                     if chunk.text:
                         publish(TextDelta(text_id, chunk.text))

@@ -614,11 +614,12 @@ class SessionActor:
         wanted = outstanding(self.state if self._ahead is None else self._ahead.state)
         running = self._running
         cancelled: list[Running] = []
-        for key in [key for key in running if key not in wanted]:
-            unwanted = running.pop(key)
-            if not unwanted.ended:
-                unwanted.stop()
-                cancelled.append(unwanted)
+        for key in tuple(running):
+            if key not in wanted:
+                unwanted = running.pop(key)
+                if not unwanted.ended:
+                    unwanted.stop()
+                    cancelled.append(unwanted)
         started: list[Started] = []
         for key, work in wanted.items():
             if key not in running:

@@ -167,18 +167,18 @@ class Worker:
         try:
             # If it was stopped before it began, it never does: a tool without a checkpoint would run to its end in a cancelled scope (I8).
             if running.begin(lane):
-                match work:
-                    case CallModel(turn, step_number):
-                        command = await self.asking.call_model(turn, step_number, running)
-                    case RunCall(call):
-                        command = await self._run_call(call, running)
-                    case Summarise(split):
-                        command = await self.asking.summarise(split, running)
-                    case RunTask(task_id, attempt):
-                        command = await self._run_task(task_id, attempt, running)
-                    case _:
-                        with running.until():
-                            command = await self._perform(work)
+                # By the very class: of the patterns of a `match`, each costs a look-up that every step would pay for.
+                if type(work) is CallModel:
+                    command = await self.asking.call_model(work.turn, work.step, running)
+                elif type(work) is RunCall:
+                    command = await self._run_call(work.call, running)
+                elif type(work) is Summarise:
+                    command = await self.asking.summarise(work.split, running)
+                elif type(work) is RunTask:
+                    command = await self._run_task(work.task_id, work.attempt, running)
+                else:
+                    with running.until():
+                        command = await self._perform(work)
         finally:
             running.end()
         if command is None and running.stopped:

@@ -129,12 +129,20 @@ class Message:
     @property
     def text(self) -> str:
         """All visible text, joined."""
-        return "".join([part.text for part in self.parts if type(part) is Text])
+        text = ""
+        for part in self.parts:
+            if type(part) is Text:
+                text += part.text
+        return text
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls that it asks for, in order."""
-        return tuple([part for part in self.parts if type(part) is ToolCall])
+        calls: list[ToolCall] = []
+        for part in self.parts:
+            if type(part) is ToolCall:
+                calls.append(part)
+        return tuple(calls)
 
     @property
     def answers(self) -> tuple[ToolAnswer, ...]:

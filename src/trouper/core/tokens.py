@@ -24,8 +24,11 @@ def estimate_text(text: str) -> int:
 
 def estimate_json(value: Json) -> int:
     """As if it were written out as JSON, without writing it out."""
-    if type(value) in _SMALL:
+    kind = type(value)
+    if kind in _SMALL:
         return 1
+    if kind is str:
+        return estimate_text(value)
     match value:
         case str():
             return estimate_text(value)
