@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from trouper.actors.triggers import TRIGGER_RESTART, Act, When, check_trigger, r
 from trouper.arguments import check_budget, check_tools
 from trouper.core.ids import check_name
 from trouper.core.messages import Usage
+from trouper.core.recovery import tools_needed
 from trouper.core.session import State
 from trouper.core.settings import Budget
 from trouper.core.values import changed, frozen
@@ -93,6 +94,7 @@ class Runtime(Overview):
         self._sessions = supervisor.spawn_supervisor("sessions", grace_s=outfit.limits.grace_s)
         self._triggers = supervisor.spawn_supervisor("triggers", grace_s=outfit.limits.grace_s)
         self._outfit = outfit
+        self._not_taken_up: dict[str, str] = {}
         ground.models.meet(outfit.model)
 
     # -- sessions
@@ -108,7 +110,8 @@ class Runtime(Overview):
     ) -> Session:
         """Open a session: a new one, or the one that the journal knows under this name.
 
-        What is given besides is this session's own from now on; what is left out stays as it was.
+        What is given besides is this session's own from now on; what is left out stays as it was. The journal holds the `system` prompt, not the others: another process gives them again, and
+        does not take up what is open in such a session before.
         """
         self._check_open()
         self._ground.home.check()
@@ -121,6 +124,8 @@ class Runtime(Overview):
             check_tools(tools)
         if budget is not None:
             check_budget(budget)
+        given = {"model": model, "tools": tools, "budget": budget}
+        own = tuple(sorted(what for what, value in given.items() if value is not None))
         name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
         await self._wait_gone(name)
         resident = self._ground.sessions.get(name)
@@ -131,14 +136,15 @@ class Runtime(Overview):
                 self._ground.roster.load(name)
             # Whoever is cancelled together with the runtime is told of the cancel, not of a runtime that starts nothing more.
             await trio.lowlevel.checkpoint_if_cancelled()
-            self._start(name, outfit, system)
+            self._start(name, outfit, system, own)
         elif model is not None or tools is not None or budget is not None:
             resident.actor.outfit = self._outfit_for(resident.actor.outfit, model, tools, budget)
+        self._not_taken_up.pop(name, None)
         handle = self._ground.asked_for(name)
         for rested in self._ground.put_to_rest():
             self._sessions.stop(rested.ref)
         try:
-            await handle._opened(system)
+            await handle._opened(system, own)
         except SessionEnded:
             if self._ground.roster.has_gaps:
                 # Found when its actor began: what is wrong with it, and not that it has ended.
@@ -176,8 +182,8 @@ class Runtime(Overview):
         registry.check_needs(provided(self._ground.places))
         return registry
 
-    def _start(self, name: str, outfit: Outfit, system: str | None) -> None:
-        actor = SessionActor(name, self._ground, outfit, system, is_back=name in self._ground.resting)
+    def _start(self, name: str, outfit: Outfit, system: str | None = None, own: tuple[str, ...] = ()) -> None:
+        actor = SessionActor(name, self._ground, outfit, system, own=own, is_back=name in self._ground.resting)
         before = self._ground.sessions.get(name)
         if before is not None:
             # Until it has read the session anew, it stands for what the one that has failed left behind: nobody else here knows that (I12).
@@ -289,13 +295,32 @@ class Runtime(Overview):
 
     def _recover(self, take_up: bool) -> None:
         """Sessions that a dead process left in the middle of something are opened at once, and close what it left open (J12)."""
-        roster = self._ground.roster
-        names = roster.active()
-        for name in names:
+        taken_up: list[str] = []
+        for name in self._ground.roster.active():
+            state, _ = self._ground.roster.load(name)
             # All of them before any session begins: what they hold counts from the first moment (I19).
-            self.permits.hold(name, roster.load(name)[0].tasks.active)
-        for name in names if take_up else ():
-            self._start(name, self._outfit, None)
+            self.permits.hold(name, state.tasks.active)
+            if take_up and (lacking := self._lacking(state)):
+                self._not_taken_up[name] = lacking
+                logger.warning(
+                    "session %s waits as the last process left it: it needs %s; open it with that", name, lacking
+                )
+            elif take_up:
+                taken_up.append(name)
+        for name in taken_up:
+            self._start(name, self._outfit)
+
+    @property
+    def not_taken_up(self) -> Mapping[str, str]:
+        """What a dead process left open, and only whoever opens the session can go on with: the sessions that wait for that, each with what it needs."""
+        return dict(self._not_taken_up)
+
+    def _lacking(self, state: State) -> str:
+        """What a session needs to go on, and only who opens it may have: without it, it would be another model that answers, and runs would end that can go on."""
+        if state.own:
+            return f"the {' and '.join(state.own)} that it was given of its own"
+        missing = sorted(name for name in tools_needed(state) if self._outfit.registry.get(name) is None)
+        return f"the tool{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}" if missing else ""
 
     async def _stop(self) -> None:
         """What ran when it was closed has been interrupted, and that is recorded, when this returns."""

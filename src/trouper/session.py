@@ -432,16 +432,21 @@ class Session(BackgroundSide):
 
     # -- inside
 
-    async def _opened(self, system: str | None) -> None:
-        """Wait until the actor has loaded; take over a new system prompt."""
+    async def _opened(self, system: str | None, own: tuple[str, ...]) -> None:
+        """Wait until the actor has loaded; take over a new system prompt, and note what else it was given of its own."""
         try:
             await self._ask(None)
         except CommandRejected:
             if self._state.phase is not Phase.CLOSED:
                 raise
             # It is over, and so is its actor, sooner or later; it can be looked at all the same.
-        if system is not None and self._state.system != system:
-            await self._ask(Configure(system))
+        state = self._state
+        if system is None:
+            system = state.system
+        # What it was given in another process, it is not taken up without either.
+        own = tuple(sorted({*state.own, *own})) if own and state.phase is not Phase.CLOSED else state.own
+        if system != state.system or own != state.own:
+            await self._ask(Configure(system, own))
 
     def _submit(self, text: str, attachments: Sequence[Attachment], schema: Mapping[str, Json] | None) -> Submit:
         outfit = self._actor.outfit

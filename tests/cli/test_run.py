@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,17 @@ async def paint_slowly(context: ToolContext) -> str:
     "Paint a wall, in the background."
     await trio.sleep(0.05)  # Longer than the turn waits for it, which is not at all.
     return await ask(context, "Which colour?")
+"""
+
+
+SURVEY = """
+import trio
+from trouper import tool
+
+@tool(background=True, idempotent=True, budget_s=0)
+async def survey() -> str:
+    "Never ends by itself."
+    await trio.sleep_forever()
 """
 
 
@@ -130,3 +142,22 @@ def test_what_cannot_be_sent_leaves_no_session_behind(trouper: Callable[..., Any
     refused = trouper("run", *options, "--root", root)
     assert refused.code == 2 and ("none.txt" in refused.err or "Limits.input_chars=100" in refused.err), refused
     assert open_journal(root).sessions == ("main",)
+
+
+def test_work_that_needs_a_tool_which_is_not_here_is_left_alone_and_named(tmp_path: Path) -> None:
+    """B10: a start without the same --tools ended such runs for good, also those of other sessions."""
+    root = tmp_path / "root"
+    (tmp_path / "tools.py").write_text(SURVEY)
+    with_tool = ("--root", str(root), "--tools", str(tmp_path / "tools.py"))
+    assert run("run", "run survey", "--session", "main", *with_tool).returncode == 0
+    other = run("run", "hello", "--session", "other", "--root", str(root))
+    assert other.returncode == 0 and "You said: hello" in other.stdout
+    assert "session 'main' waits as the last process left it: it needs the tool 'survey'" in other.stderr
+    same = run("run", "hello", "--session", "main", "--root", str(root))
+    assert same.returncode == 78 and "the tool 'survey'" in same.stderr and "trouper tasks cancel" in same.stderr
+    (task,) = run("tasks", "--root", str(root), "--json").stdout.splitlines()
+    found = json.loads(task)
+    assert (found["state"], found["attempt"]) == ("running", 1)
+    run("run", "hello", "--session", "main", *with_tool)
+    assert json.loads(run("tasks", "show", found["id"], "--root", str(root), "--json").stdout)["attempt"] == 2
+    assert not check_invariants(root)

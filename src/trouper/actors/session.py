@@ -116,6 +116,8 @@ class SessionActor:
     outfit: Outfit
     system: str | None = None
     parent: str | None = None
+    #: What of its outfit it was given itself.
+    own: tuple[str, ...] = ()
     #: It was put to rest in this process, and comes back: hooks have been told that it is here.
     is_back: bool = False
     state: State = _NEW
@@ -240,7 +242,7 @@ class SessionActor:
         """First of all close what a dead process left open, or come into being; then what somebody wants already, in one go."""
         command: Command
         if self.state.phase is NEW:
-            command = OpenSession(self.session, self.now(), self.system, self.parent)
+            command = self._opening()
         else:
             recover = self._recovery()
             command = changed(recover, saved=await self._worker.runs.save_lost(recover))
@@ -252,6 +254,9 @@ class SessionActor:
         await self._handle(gather(command, inbox))
         # Recovery may have had nothing to say, and still there is work that nobody runs yet.
         self.spawn(self._reconcile()[1])
+
+    def _opening(self) -> OpenSession:
+        return OpenSession(self.session, self.now(), self.system, self.parent, self.own)
 
     def _recovery(self) -> Recover:
         return Recover(
@@ -409,7 +414,7 @@ class SessionActor:
         #: Why the session could not come into being; then nothing else can be done in it either.
         unopened: Exception | None = None
         if state.phase is NEW and type(batch[0][0]) is not OpenSession:
-            batch.insert(0, (OpenSession(self.session, self.now(), self.system, self.parent), None))
+            batch.insert(0, (self._opening(), None))
         for command, reply in batch:
             refusal = unopened
             events: tuple[Event, ...] = ()

@@ -22,7 +22,7 @@ from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Seen, Watch
 from trouper.cli.describe import quoted
 from trouper.cli.endings import INTERRUPTED, Stopped
-from trouper.cli.hosting import Hosted, ended_by_signals, hosting
+from trouper.cli.hosting import Hosted, ended_by_signals, hosting, session_of
 from trouper.cli.line_editor import LineEditor, Paste
 from trouper.cli.run import is_quiet, is_resting
 from trouper.cli.stdin_lines import lines_of
@@ -61,7 +61,7 @@ async def _main(options: argparse.Namespace) -> int:
     on_terminal = out.is_terminal and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     # While the root is opened and closed, too: a window that is closed ends the input and sends a signal, in whichever order.
     async with ended_by_signals(), hosting(root_of(options), options, delay_s=WORD_S if on_terminal else 0.0) as hosted:
-        session = await hosted.runtime.session(options.session, system=options.system or hosted.configuration.system)
+        session = await session_of(hosted, options.session, options.system)
         if session.state.phase is Phase.CLOSED:
             raise UsageError(
                 f"session {options.session!r} is closed, and stays so; begin another one with --session ID",

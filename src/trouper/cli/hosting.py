@@ -16,10 +16,10 @@ import trio
 from attrs import frozen
 
 from trouper import codec
-from trouper._errors import TrouperError, UsageError
+from trouper._errors import ConfigError, TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
 from trouper.cli.control import OwnerSilent, ask_owner, is_served, serving
-from trouper.cli.endings import HUNG_UP, Stopped, ending_signals
+from trouper.cli.endings import HUNG_UP, Stopped, ending_signals, say
 from trouper.cli.leaving import leaving_told
 from trouper.cli.owner import owner_of
 from trouper.cli.requests import answered
@@ -28,6 +28,7 @@ from trouper.journal import JournalLocked, open_reader
 from trouper.models.chunks import Chunk
 from trouper.models.protocol import Model, ModelRequest, close_model
 from trouper.runtime import Runtime, open_runtime
+from trouper.session import Session
 from trouper.tools.contract import Tool
 
 T = TypeVar("T")
@@ -68,6 +69,20 @@ async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             await close_model(model)
+
+
+async def session_of(hosted: Hosted, id: str | None, system: str | None) -> Session:
+    """The session that a command is about. One with work that only other tools, or another model, can go on with is left to them: here that work would end."""
+    waiting = hosted.runtime.not_taken_up
+    if id is not None and id in waiting:
+        raise ConfigError(
+            f"session {id!r} has work under way that needs {waiting[id]}; go on where that is (--tools FILE, or the program that gave it), "
+            f"or end the work with `trouper tasks cancel TASK` or `trouper sessions interrupt {id}`",
+            session=id,
+        )
+    for other, needs in waiting.items():
+        say(f"session {other!r} waits as the last process left it: it needs {needs}")
+    return await hosted.runtime.session(id, system=system or hosted.configuration.system)
 
 
 async def _once_free(root: Path, open_it: Callable[[], Awaitable[Runtime]]) -> Runtime:

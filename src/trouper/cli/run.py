@@ -20,7 +20,7 @@ from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of
 from trouper.cli.configuration import read_configuration
 from trouper.cli.describe import quoted
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
-from trouper.cli.hosting import ended_by_signals, hosting
+from trouper.cli.hosting import ended_by_signals, hosting, session_of
 from trouper.cli.terminal import Terminal, clean, clean_line, plural
 from trouper.core.events import ApprovalRequested, CallEnded, ModelReplied
 from trouper.core.live import CaughtUp, LiveEvent, QuestionAsked, TextDelta
@@ -70,9 +70,7 @@ async def _run(options: argparse.Namespace, prompt: str) -> int:
     attached = along_with(prompt, options.attach, read_configuration(root).limits)
     async with ended_by_signals():
         async with hosting(root, options) as hosted:
-            session = await hosted.runtime.session(
-                options.session, system=options.system or hosted.configuration.system
-            )
+            session = await session_of(hosted, options.session, options.system)
             await _wait_resumed(session, options)
             result = await _turn(session, prompt, attached, options)
             if options.wait:

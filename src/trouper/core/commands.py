@@ -23,11 +23,13 @@ class OpenSession:
     at: float
     system: str | None = None
     parent: str | None = None
+    own: tuple[str, ...] = ()
 
 
 @frozen
 class Configure:
     system: str | None
+    own: tuple[str, ...] = ()
 
 
 @frozen(frequent=True)

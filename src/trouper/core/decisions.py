@@ -213,13 +213,13 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             compacting.compact(decision, command)
         case Recover():
             recovery.recover(decision, command)
-        case Configure(system):
-            if system != state.system:
-                decision.emit(SessionConfigured(system))
+        case Configure(system, own):
+            if system != state.system or own != state.own:
+                decision.emit(SessionConfigured(system, own))
         case OpenSession():
             if state.phase is not NEW:
                 raise CommandRejected(f"session {state.session!r} is open already", session=state.session)
-            decision.emit(SessionOpened(command.session, command.at, command.system, command.parent))
+            decision.emit(SessionOpened(command.session, command.at, command.system, command.parent, command.own))
         case Close(at, reason, partial, usage, saved):
             if state.turn is not None:
                 end_turn(decision, at, "interrupt", TURN_ENDED, partial=partial, detail=reason, usage=usage)

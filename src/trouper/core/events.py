@@ -24,6 +24,8 @@ class SessionOpened:
     system: str | None = None
     #: The session that this one was forked from, or is a child of.
     parent: str | None = None
+    #: What it was given of its own and no journal can hold: "model", "tools", "budget".
+    own: tuple[str, ...] = ()
 
 
 @frozen
@@ -31,6 +33,7 @@ class SessionConfigured:
     """A setting of the session changed. A turn that runs keeps what it began with."""
 
     system: str | None
+    own: tuple[str, ...] = ()
 
 
 @frozen(frequent=True)

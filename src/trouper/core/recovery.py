@@ -9,6 +9,7 @@ from trouper.core.decision import Decision
 from trouper.core.ending import draft_of, ended
 from trouper.core.events import CallEnded, CallStarted, RecoveryNoted, ToolsSettled, TurnEnded
 from trouper.core.messages import Fault, Outcome
+from trouper.core.schedule import ScheduledRun
 from trouper.core.session import Phase, State
 
 UNKNOWN = "The process ended while this call ran: nobody knows whether it did its work. Check before you repeat it."
@@ -50,6 +51,17 @@ def _recover_turn(decision: Decision, command: Recover) -> None:
         decision.emit(ToolsSettled(turn.number, turn.step))
     kept = draft_of(turn) if state.phase is Phase.THINKING else None
     ended(decision, TurnEnded(turn.number, "error", command.at, fault, kept))
+
+
+def tools_needed(state: State) -> frozenset[str]:
+    """The tools that are needed to go on with what is open: with runs that may be taken up again, and with schedules."""
+    runs = [
+        task.about.tool
+        for task in state.tasks.live.values()
+        if task.about.spec.get("reattachable") and task.cancel_requested_at is None
+    ]
+    actions = [found.action for found in state.schedules.active.values()]
+    return frozenset([*runs, *(action.tool for action in actions if isinstance(action, ScheduledRun))])
 
 
 def _is_given_up(state: State) -> bool:

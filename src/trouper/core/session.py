@@ -227,6 +227,8 @@ class State:
     schedules: Schedules = Schedules()
     #: The notifications that the running turn carries: settled when it ends (B15).
     carrying: tuple[NotificationId, ...] = ()
+    #: What it was given of its own, and another process does not have: "model", "tools", "budget".
+    own: tuple[str, ...] = ()
 
     @property
     def in_turn(self) -> Turn:
@@ -259,11 +261,11 @@ def evolve(state: State, event: Event) -> State:
 
 
 def _opened(state: State, event: SessionOpened, phase: Phase) -> State:
-    return replaced(state, session=event.session, phase=phase, system=event.system)
+    return replaced(state, session=event.session, phase=phase, system=event.system, own=event.own)
 
 
 def _configured(state: State, event: SessionConfigured, phase: Phase) -> State:
-    return replaced(state, phase=phase, system=event.system)
+    return replaced(state, phase=phase, system=event.system, own=event.own)
 
 
 def _received(state: State, event: InputReceived, phase: Phase) -> State:

@@ -246,7 +246,9 @@ def _recover(tasks: Tasks, command: RecoverTask) -> tuple[TaskEvent, ...]:
                 result_path=command.result_path,
             ),
         )
-    if not command.reattachable:
+    if not command.reattachable and task.about.spec.get("reattachable"):
+        why = f"the one that took it over has no tool {task.about.tool!r} that it may run again"
+    elif not command.reattachable:
         why = "its tool cannot safely be run a second time"
     elif task.attempt >= limits.attempts:
         why = f"it has been tried {task.attempt} times, and {limits.attempts} is the limit"

@@ -1,0 +1,193 @@
+"""What a runtime takes up when it begins, and what it leaves to whoever opens the session (J12, B10)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from trouper import Budget, Limits, Rule, Runtime, tool
+from trouper.core.events import RecoveryNoted
+from trouper.core.task_record import TaskState
+from trouper.models import Model, Scripted, call, reply, stall
+from trouper.testing import CrashDisk
+
+attempts: list[int] = []
+
+
+@tool(background=True, idempotent=True)
+async def survey() -> str:
+    """May be run again."""
+    attempts.append(len(attempts) + 1)
+    await trio.sleep(50.0)
+    return "surveyed"
+
+
+@tool(background=True)
+async def deploy() -> str:
+    """May be run once only."""
+    attempts.append(len(attempts) + 1)
+    await trio.sleep(50.0)
+    return "deployed"
+
+
+@pytest.fixture(autouse=True)
+def _clear() -> None:
+    attempts.clear()
+
+
+@asynccontextmanager
+async def process(open_checked: Any, disk: CrashDisk, model: Model, **settings: Any) -> AsyncIterator[Runtime]:
+    async with open_checked(model, disk=disk, durability="fsync", **settings) as runtime:
+        yield runtime
+
+
+def says(*plays: Any) -> Scripted:
+    return Scripted([*plays, reply("Noted.")], exhausted="repeat")
+
+
+async def killed_while_it_runs(
+    open_checked: Any, name: str, *, harness: dict[str, Any] | None = None, **own: Any
+) -> CrashDisk:
+    """The disk as a killed process leaves it, in which session "s" runs this tool in the background."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says(reply(call(name)), reply("It runs.")), **(harness or {})) as runtime:
+        session = await runtime.session("s", **own)
+        await session.ask("go")
+        return disk.fork()
+
+
+async def _ended(runtime: Runtime) -> Any:
+    """The one task, when it is over."""
+    session = await runtime.session("s")
+    while session._state.tasks.live:
+        await trio.sleep(1.0)
+    (task,) = session.tasks()
+    return task
+
+
+async def test_a_run_of_a_session_with_tools_of_its_own_waits_until_it_is_opened_with_them(
+    open_checked: Any, autojump_clock: Any, caplog: Any
+) -> None:
+    """B10, J12: the runtime itself does not have the tool, and would have ended the run for good."""
+    disk = await killed_while_it_runs(open_checked, "survey", tools=[survey])
+    with caplog.at_level(logging.WARNING, "trouper.runtime"):
+        async with process(open_checked, disk, says()) as runtime:
+            await trio.sleep(100.0)
+            assert attempts == [1]
+            assert [task.state for task in runtime.tasks()] == [TaskState.RUNNING]
+            assert runtime.not_taken_up == {"s": "the tools that it was given of its own"}
+            await runtime.session("s", tools=[survey])
+            assert not runtime.not_taken_up
+            task = await _ended(runtime)
+    assert (task.state, task.attempt, attempts) == (TaskState.SUCCEEDED, 2, [1, 2])
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "session s " in told and "the tools that it was given of its own" in told
+
+
+async def test_another_sessions_run_is_not_ended_by_a_process_that_lacks_its_tool(
+    open_checked: Any, autojump_clock: Any, caplog: Any
+) -> None:
+    """B10: as one that was started for something else does; whoever has the tool takes the run up."""
+    disk = await killed_while_it_runs(open_checked, "survey", harness={"tools": [survey]})
+    with caplog.at_level(logging.WARNING, "trouper.runtime"):
+        async with process(open_checked, disk, says(), tools=[deploy]) as runtime:
+            await (await runtime.session("other")).ask("hello")
+    assert "needs the tool 'survey'" in caplog.text
+    async with process(open_checked, disk, says(), tools=[survey]) as runtime:
+        task = await _ended(runtime)
+    assert (task.state, task.attempt, attempts) == (TaskState.SUCCEEDED, 2, [1, 2])
+
+
+async def test_opened_without_its_tool_a_run_is_ended_for_that_reason(open_checked: Any, autojump_clock: Any) -> None:
+    """B10: the user was told that the tool cannot safely be run a second time, which is untrue."""
+    disk = await killed_while_it_runs(open_checked, "survey", harness={"tools": [survey]})
+    async with process(open_checked, disk, says()) as runtime:
+        task = await _ended(runtime)
+    assert task.state is TaskState.INTERRUPTED and "has no tool 'survey'" in task.summary
+
+
+async def test_a_run_that_may_happen_once_is_ended_by_whoever_comes(open_checked: Any, autojump_clock: Any) -> None:
+    """B10, I4: that needs no tool."""
+    disk = await killed_while_it_runs(open_checked, "deploy", harness={"tools": [deploy]})
+    async with process(open_checked, disk, says()) as runtime:
+        task = await _ended(runtime)
+    assert task.state is TaskState.INTERRUPTED and "cannot safely be run a second time" in task.summary
+
+
+@pytest.mark.parametrize(
+    "harness", [{"tools": [survey], "policies": [Rule("survey", "deny"), Rule("*", "allow")]}, {"tools": [deploy]}]
+)
+async def test_a_run_that_was_cancelled_needs_no_tool(
+    open_checked: Any, autojump_clock: Any, harness: dict[str, Any]
+) -> None:
+    """B5, B10: nor does one that the policy denies by now need to wait for another."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says(reply(call("survey"))), tools=[survey]) as runtime:
+        session = await runtime.session("s")
+        await session.ask("go")
+        (task,) = session.tasks()
+        if harness["tools"] == [deploy]:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.cancel, task.id)
+                while session.task(task.id).cancel_requested_at is None:
+                    await trio.lowlevel.checkpoint()
+                left = disk.fork()
+        else:
+            left = disk.fork()
+    async with process(open_checked, left, says(), **harness) as runtime:
+        ended = await _ended(runtime)
+    assert ended.state in (TaskState.CANCELLED, TaskState.INTERRUPTED) and attempts == [1]
+
+
+async def test_a_turn_of_a_session_with_a_model_of_its_own_goes_on_with_that_one(
+    open_checked: Any, autojump_clock: Any, journal: list[Any]
+) -> None:
+    """J12, M6: the runtime's own model answered what was meant for another."""
+    resume = Limits(on_restart="resume")
+    disk = CrashDisk()
+    async with process(open_checked, disk, says(), limits=resume) as runtime:
+        session = await runtime.session("s", model=Scripted([reply(stall(100))]), budget=Budget(steps=5))
+        async with session.turn("sign the contract?"):
+            await trio.sleep(5.0)
+            disk = disk.fork()
+    usual, own = says(), Scripted([reply("Signed.")])
+    async with process(open_checked, disk, usual, limits=resume) as runtime:
+        await trio.sleep(100.0)
+        assert not usual.requests and not [each for each in journal if type(each.events[0]) is RecoveryNoted]
+        session = await runtime.session("s", model=own)
+        while session._state.turn is not None:
+            await trio.sleep(1.0)
+        assert session.last.text == "Signed." and not usual.requests
+
+
+async def test_a_schedule_of_a_tool_that_only_its_session_has_waits_for_it(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """B18, B19: it fired, and its run was refused for want of the tool."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says()) as runtime:
+        session = await runtime.session("s", tools=[survey])
+        await session.create_schedule(title="look", cron="*/5 * * * *", tool="survey")
+        disk = disk.fork()
+    async with process(open_checked, disk, says()) as runtime:
+        await trio.sleep(3_600.0)
+        assert not runtime.tasks()
+        session = await runtime.session("s", tools=[survey])
+        await trio.sleep(600.0)
+        assert {task.state for task in session.tasks()} <= {TaskState.SUCCEEDED, TaskState.RUNNING}
+        assert attempts
+
+
+async def test_a_session_without_anything_of_its_own_is_taken_up_at_once(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """J12: nobody has to ask for it."""
+    disk = await killed_while_it_runs(open_checked, "survey", harness={"tools": [survey]})
+    async with process(open_checked, disk, says(), tools=[survey]) as runtime:
+        await trio.sleep(100.0)
+        assert [task.state for task in runtime.tasks()] == [TaskState.SUCCEEDED] and attempts == [1, 2]
