@@ -147,7 +147,11 @@ class Message:
     @property
     def answers(self) -> tuple[ToolAnswer, ...]:
         """The answers to calls that it brings, in order."""
-        return tuple([part for part in self.parts if type(part) is ToolAnswer])
+        answers: list[ToolAnswer] = []
+        for part in self.parts:
+            if type(part) is ToolAnswer:
+                answers.append(part)
+        return tuple(answers)
 
 
 @frozen
