@@ -24,6 +24,13 @@ async def harvest(context: ToolContext, field: str = "north") -> dict[str, str |
     return {"field": field, "attempt": context.attempt}
 
 
+@tool(background=True)
+async def deploy(place: str = "here") -> str:
+    """Deploy something, in the background, and not twice: ends when somebody opens the gate."""
+    await _gate("deployed")
+    return f"deployed {place}"
+
+
 @tool(policy="requires_approval")
 async def sell(what: str) -> str:
     """Sell something; somebody has to agree."""

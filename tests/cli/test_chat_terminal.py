@@ -144,6 +144,31 @@ def test_after_kill_9_the_next_start_takes_up_the_run_and_tells_of_the_turn(plac
     assert not check_invariants(place / "state", complete=True)
 
 
+def test_whoever_leaves_is_told_which_tasks_the_next_start_takes_up_and_which_it_ends(place: Path) -> None:
+    """B10: of all of them it was said that they would be taken up."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.ask("run harvest", "I will tell you when it is done.")
+        terminal.ask("run deploy place=there", "→ Deploy goes on in the background")
+        terminal.wait_for("I will tell you when it is done.", behind="run deploy")
+        terminal.quit()
+        shown = terminal.text()
+    in_order(
+        shown,
+        "> /quit",
+        "1 background task will be taken up at the next start",
+        "the next start ends task_",
+        ", for it cannot safely be run a second time: Background call of deploy",
+    )
+    (place / "gates" / "open-north").touch()
+    with chat(place) as terminal:
+        terminal.wait_for("■ succeeded: Background call of harvest")
+        terminal.wait_for("Task interrupted: Background call of deploy")
+        terminal.quit()
+        assert "next start" not in terminal.text()
+    assert not check_invariants(place / "state", complete=True)
+
+
 def test_a_call_that_needs_approval_waits_for_the_users_word(place: Path) -> None:
     """T4: silence is no approval; /approve lets the call run, /deny refuses it."""
     with chat(place) as terminal:

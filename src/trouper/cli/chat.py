@@ -17,6 +17,7 @@ from trouper.actors.session import Step
 from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
 from trouper.cli.chat_input import Keys, typed_lines
+from trouper.cli.chat_left import tasks_left
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Seen, Watch
@@ -266,9 +267,9 @@ class Chat:
             say(f"{task.id} goes on{again}: {clean_line(task.about.title, 80)}", "yellow")
 
     def _farewell(self) -> None:
-        left = len(self.session.state.tasks.live)
-        if left:
-            self.screen.say(f"{plural(left, 'background task')} will be taken up at the next start", "dim")
+        attempts_max = self.session._actor.task_limits().attempts
+        for line in tasks_left(self.session.state, attempts_max):
+            self.screen.say(line, "dim")
 
     async def _tick(self) -> None:
         """Turn the spinner; and while somebody is typing, let no notification start a turn (B15)."""
