@@ -45,6 +45,13 @@ async def ponder() -> str:
 
 
 @tool
+async def pay(amount: int, password: str = "") -> str:
+    """Pay an amount, which nobody sees the end of."""
+    await trio.sleep_forever()
+    return f"paid {amount}"
+
+
+@tool
 async def tidy_up() -> str:
     """Tidy up, which nobody can cancel, until somebody opens the gate."""
     with trio.CancelScope(shield=True):

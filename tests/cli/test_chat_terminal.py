@@ -169,6 +169,68 @@ def test_whoever_leaves_is_told_which_tasks_the_next_start_takes_up_and_which_it
     assert not check_invariants(place / "state", complete=True)
 
 
+def test_after_kill_9_the_chat_says_what_became_of_each_call_and_of_what_was_typed(place: Path) -> None:
+    """J12, T11, L10: a call that had begun looked like one that had not, and the words that waited were a spinner without end."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.ask("run pay amount=99 password=hunter2", "● Pay: 99")
+        terminal.ask("and a receipt", "pay · 1 message waiting")
+        terminal.kill()
+        assert terminal.wait_end() == -9
+    with chat(place) as terminal:
+        shown = terminal.wait_for("waits for your next line")
+        in_order(
+            shown,
+            "the last process ended in the middle of turn 1",
+            "✗ Pay: 99 (nobody knows whether it was done)",
+            '"and a receipt" waits for your next line',
+            ">",
+        )
+        assert "hunter2" not in shown
+        assert "message waiting" not in terminal.ask("/tasks", "no tasks")
+        terminal.ask("hello", "You said: hello")
+        in_order(terminal.ask("/history", 'user: "hello"'), 'user: "and a receipt"', 'user: "hello"')
+        terminal.ask("run sell what=apples", "/approve call_")
+        terminal.kill()
+        assert terminal.wait_end() == -9
+    with chat(place) as terminal:
+        shown = terminal.wait_for("✗ Sell: apples (never started)")
+        assert "nobody knows" not in shown and "next line" not in shown
+        terminal.quit()
+    assert not check_invariants(place / "state", complete=True)
+
+
+def test_who_leaves_in_mid_turn_sees_what_becomes_of_it_and_so_does_who_comes_back(place: Path) -> None:
+    """L21, T11, L10: nothing was said of what was cut off, then or later."""
+    cut_off = ("✗ Pay: 7 (cancelled; it may have done part of its work)", '"and a receipt" waits for your next line')
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.ask("run pay amount=7", "● Pay: 7")
+        terminal.ask("and a receipt", "pay · 1 message waiting")
+        terminal.type("\x04")
+        assert terminal.wait_end() == 0
+        in_order(terminal.text(), "turn 1 is interrupted", *cut_off)
+    with chat(place) as terminal:
+        shown = terminal.wait_for("waits for your next line")
+        in_order(shown, "turn 1 was interrupted by the end of the last process", *cut_off)
+        terminal.ask("run pay amount=8", "● Pay: 8")
+        terminal.ask("no receipt", "pay · 1 message waiting")
+        terminal.type("\x03")
+        shown = terminal.wait_for('"no receipt" waits for your next line')
+        in_order(shown, "● Pay: 8", "✗ Pay cancelled", "(interrupted)", '"no receipt" waits')
+        assert "waiting" not in _rest(terminal.ask("/tasks", "no tasks"), "(interrupted)")
+        terminal.quit()
+    with chat(place) as terminal:
+        shown = terminal.wait_for('"no receipt" waits for your next line')
+        assert "Pay" not in shown and "turn 2 was" not in shown  # It was seen as it happened.
+        terminal.quit()
+    assert not check_invariants(place / "state", complete=True)
+
+
+def _rest(text: str, behind: str) -> str:
+    return text[text.rindex(behind) :]
+
+
 def test_a_call_that_needs_approval_waits_for_the_users_word(place: Path) -> None:
     """T4: silence is no approval; /approve lets the call run, /deny refuses it."""
     with chat(place) as terminal:

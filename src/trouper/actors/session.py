@@ -72,6 +72,9 @@ tools_logger = logging.getLogger("trouper.tools")
 #: A session that crashes (a bug of ours, or of a hook) is rebuilt from the journal this often, then it stays down, visibly.
 SESSION_RESTART = Restart(on="failure", limit=5, within_s=60.0)
 
+#: Why a turn was interrupted that nobody has stopped: whoever ran it has ended.
+SHUT_DOWN, RUNTIME_CANCELLED = "the runtime is shutting down", "the runtime was cancelled"
+
 #: What needs to know how many runs hold a permit at the very moment of the decision (I19).
 _PERMITTED = frozenset({SpillCalls, CreateTask, StartTask, ActFire, Recover})
 #: What comes without something that only the actor knows.
@@ -199,7 +202,7 @@ class SessionActor:
                 finally:
                     # A hook or a run that asks its own session may do so shielded: nobody would answer it, and we would wait for it.
                     inbox.hang_up()
-                await self._leave("the runtime is shutting down")
+                await self._leave(SHUT_DOWN)
                 nursery.cancel_scope.cancel()
                 if self._telling is not None:
                     # Hooks are no work of the session's: those that look at its end, above all, may come to theirs.
@@ -210,7 +213,7 @@ class SessionActor:
             if _is_cancel(error):
                 # The tree around us is cancelled. The journal outlives us: it is told, as of any other interrupt.
                 with suppress(JournalError):
-                    await self._leave("the runtime was cancelled")
+                    await self._leave(RUNTIME_CANCELLED)
             raise
 
     async def _listen(self, inbox: Inbox[Any, Any]) -> None:

@@ -17,11 +17,10 @@ from trouper.actors.session import Step
 from trouper.cli.arguments import Parser, add_agent, add_root, root_of
 from trouper.cli.chat_commands import Quit, attachments_in, command
 from trouper.cli.chat_input import Keys, typed_lines
-from trouper.cli.chat_left import tasks_left
+from trouper.cli.chat_left import tasks_left, turn_found, turn_left, words_left
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Seen, Watch
-from trouper.cli.describe import quoted
 from trouper.cli.endings import INTERRUPTED, Stopped
 from trouper.cli.hosting import Hosted, ended_by_signals, hosting, session_of
 from trouper.cli.line_editor import LineEditor, Paste
@@ -258,17 +257,19 @@ class Chat:
         turns = session.state.turns
         known = f", {plural(turns, 'turn')} so far" if turns else ", new"
         say(f"session {session.id!r}{known}; model {name_of(self.model)}; /help for help", "dim")
-        last = session.last
-        if last is not None and last.fault is not None and last.fault.kind == "process_ended":
-            kept = f"; what it had said is kept: {quoted(last.text, 200)}" if last.text.strip() else ""
-            say(f"the last process ended in the middle of turn {last.number}{kept}", "yellow")
-        for task in session.state.tasks.live.values():
+        state, taken_over = session.state, session._actor.taken_over
+        found = turn_found(state, self._watch.called, taken_over) + (words_left(state) if state.held else [])
+        for line in found:
+            say(line, "yellow")
+        for task in state.tasks.live.values():
             again = f", attempt {task.attempt}" if task.attempt > 1 else ""
             say(f"{task.id} goes on{again}: {clean_line(task.about.title, 80)}", "yellow")
 
     def _farewell(self) -> None:
-        attempts_max = self.session._actor.task_limits().attempts
-        for line in tasks_left(self.session.state, attempts_max):
+        state, attempts_max = self.session.state, self.session._actor.task_limits().attempts
+        for line in turn_left(state, self._watch.called) + words_left(state):
+            self.screen.say(line, "yellow")
+        for line in tasks_left(state, attempts_max):
             self.screen.say(line, "dim")
 
     async def _tick(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import trio
 from attrs import frozen
 
+from trouper.cli.chat_left import words_left
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import Screen
 from trouper.cli.describe import quoted
@@ -224,6 +225,8 @@ class Watch:
             self._screen.say(f"! the turn failed ({event.fault.kind}): {clean_line(event.fault.message, 300)}", "red")
         elif event.stop_reason == "interrupt":
             self._screen.say("(interrupted)", "yellow")
+            for line in words_left(self.state):
+                self._screen.say(line, "yellow")
         elif event.stop_reason not in _QUIET:
             self._screen.say(f"(ended: {clean_line(event.stop_reason)})", "yellow")
 
@@ -275,7 +278,7 @@ class Watch:
                 doing.append(f"{name} waits for you")
             else:
                 doing.append(self._with_progress(name, task.about.origin_call or task.id))
-        if state.queue:
+        if state.queue and not state.held:  # What waits for the user is no work.
             doing.append(f"{plural(len(state.queue), 'message')} waiting")
         return " · ".join(doing)
 
@@ -290,6 +293,13 @@ class Watch:
 
     def _line(self, call: str, phase: Any) -> str:
         name, arguments = self._calls.get(call, (call, None))
+        return self._narrated(name, arguments, phase)
+
+    def called(self, call: ToolCall) -> str:
+        """A call in a few words, which has come to its end somewhere else."""
+        return self._narrated(call.name, call.arguments, "started")
+
+    def _narrated(self, name: str, arguments: Any, phase: Any) -> str:
         tool = self._tools.get(name)
         if tool is None:
             return clean_line(name, 60)
