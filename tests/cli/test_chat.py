@@ -356,6 +356,29 @@ async def test_of_several_questions_that_wait_the_user_says_which_one_is_answere
     assert isinstance(two, ToolAnswer) and "'3'" in str(two.content)
 
 
+@tool
+async def order(context: ToolContext) -> str:
+    """Order a pizza."""
+    toppings = Question("Which toppings?", choices=("ham", "olives", "cheese"), multiple=True)
+    return repr((await context.ask_user(toppings, Question("And for whom?"))).values)
+
+
+async def test_a_question_that_allows_several_choices_is_answered_with_several(tmp_path: Path) -> None:
+    """T16, command line: none of the ways to write them was taken."""
+    model = Scripted([reply(call("order")), reply("Done.")])
+    said = await _answered(
+        tmp_path,
+        model,
+        [order],
+        ("/answer TEXT, TEXT... | TEXT", "/answer ham, pineapple | Ada"),
+        ("! 'pineapple' is not among the choices", '/answer ham, olives | "Ada | Bob"'),
+        ("Done.", "/quit"),
+    )
+    assert any('"cheese"; several may be chosen, with commas)' in line for line in said)
+    (answer,) = model.requests[-1].messages[-1].parts
+    assert isinstance(answer, ToolAnswer) and answer.content == "(['ham', 'olives'], 'Ada | Bob')"
+
+
 @tool(background=True)
 async def paint(context: ToolContext) -> str:
     """Paint a wall."""

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from trouper import codec
 from trouper._errors import UsageError
+from trouper.cli.chat_answers import answers
 from trouper.cli.choices import model_named
 from trouper.cli.describe import quoted
 from trouper.cli.terminal import clean_line, when
@@ -193,10 +194,7 @@ async def _answer(chat: Chat, rest: str) -> None:
     if not text:
         await chat.session.decline_question(asked.id)
         return
-    values = [text] if len(asked.questions) == 1 else [value.strip() for value in text.split("|")]
-    if len(values) != len(asked.questions):
-        raise UsageError(f"there are {len(asked.questions)} questions; separate the answers with |")
-    await chat.session.answer_question(asked.id, *values)
+    await chat.session.answer_question(asked.id, *answers(text, asked.questions))
 
 
 async def _interrupt(chat: Chat, rest: str) -> None:

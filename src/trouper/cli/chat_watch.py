@@ -9,6 +9,7 @@ from typing import Any
 import trio
 from attrs import frozen
 
+from trouper.cli.chat_answers import asked, how_to_answer
 from trouper.cli.chat_left import words_left
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import Screen
@@ -192,17 +193,11 @@ class Watch:
             self._screen.say(f"  ? {request.name} {shown}: /approve {which} [always], or /deny {which}", "yellow")
 
     def _ask_questions(self, come_up: list[str]) -> None:
-        """In quotes: whoever asks chooses the words, and could choose those in which approvals are asked for."""
         waiting = {each.id: each.questions for each in self._session.questions}
         for id, number in self.questions.to_show(come_up, waiting):
             for each in waiting[id]:
-                choices = f" ({', '.join(map(in_full, each.choices))})" if each.choices else ""
-                secret = " (a secret: it is stored, and not told to the model)" if each.secret else ""
-                self._screen.say(f"  ? you are asked {in_full(clean_line(each.text))}{choices}{secret}", "yellow")
-            which = "" if number is None else f" {number}"
-            alone = "/answer alone" if number is None else f"/answer {number} alone"
-            parts = " | ".join(["TEXT"] * len(waiting[id]))
-            self._screen.say(f"  /answer{which} {parts}, or {alone} to decline", "yellow")
+                self._screen.say(f"  ? {asked(each)}", "yellow")
+            self._screen.say(f"  {how_to_answer(waiting[id], number)}", "yellow")
 
     def _tell_end(self, event: CallEnded) -> None:
         screen, call = self._screen, event.call
