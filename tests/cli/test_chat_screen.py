@@ -8,7 +8,7 @@ import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 from trouper.cli.chat_screen import TerminalScreen
 from trouper.cli.line_editor import LineEditor
@@ -78,6 +78,7 @@ class Emulated(Terminal):
     """A terminal that draws what it is given."""
 
     is_terminal = True
+    wraps_anew = False
 
     def __init__(self, columns: int, encoding: str = "utf-8") -> None:
         super().__init__(StringIO())
@@ -129,6 +130,48 @@ def test_a_terminal_that_is_made_narrower_in_mid_sentence_is_not_filled_with_its
     screen.status("")
     shown = " ".join(out.rows())
     assert shown.count("word11") == 1 and spoken in shown
+
+
+class Wrapping(Emulated):
+    """One that breaks rows that have become too wide into several, and keeps the cursor on its character."""
+
+    wraps_anew = True
+
+    def narrow(self, columns: int) -> None:
+        cells, on = self.screen.buffer, self.screen.cursor.y
+        rows = ["".join(cells[y][x].data for x in range(self.screen.columns)).rstrip() for y in range(on + 1)]
+        # With the character that the cursor is on; behind the last one, it stays at the end of the last row.
+        up_to = "".join(cells[on][x].data for x in range(self.screen.cursor.x + 1))
+        up_to = up_to if len(up_to.rstrip()) == len(up_to) else up_to[:-1]
+        rows[on] = max(rows[on], up_to, key=len)
+        pieces = [piece for row in rows[:-1] for piece in (chop_cells(row, columns) or [""])]
+        self.screen.resize(30, columns)
+        self.screen.reset()
+        last = chop_cells(rows[on], columns)
+        self._feed.feed("".join(f"\x1b[{y}H{piece}" for y, piece in enumerate([*pieces, *last], 1)))
+        self._feed.feed(f"\x1b[{len(pieces) + len(chop_cells(up_to, columns))};1H")
+
+
+@pytest.mark.parametrize("typed", ["", "word " * 17, "\u4e16" * 45], ids=["nothing", "words", "wide"])
+@pytest.mark.parametrize("home", [False, True], ids=["end", "home"])
+def test_a_terminal_that_is_made_narrower_keeps_no_rows_that_were_drawn_wider(typed: str, home: bool) -> None:
+    """Command line: what it had broken into several rows was counted as one, and each step left a row behind for good."""
+    out, editor = Wrapping(110), LineEditor()
+    screen = TerminalScreen(out, editor)
+    screen.say("said before")
+    screen.stream("spoken " * 14)
+    screen.status("survey 15/90 pages " * 4)
+    editor.feed(typed.encode() + (b"\x01" if home else b""))
+    screen.redraw()
+    for columns in (80, 60, 41, 27):
+        out.narrow(columns)
+        screen.tick()
+        rows = out.rows()
+        spoken = len(screen._wrapped(("spoken " * 14).rstrip()))
+        assert rows[0] == "said before" and " ".join(rows[1 : 1 + spoken]) == ("spoken " * 14).rstrip()
+        assert len(rows) == 1 + spoken + 2 and "survey" in rows[-2] and rows[-1].startswith(">")
+    screen.status("")
+    screen.end_stream()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

@@ -92,7 +92,7 @@ class PlainScreen:
 
 
 class TerminalScreen:
-    """Draws the bottom of the terminal anew whenever something changes. No row is ever wider than the terminal, so rows can be counted."""
+    """Draws the bottom of the terminal anew whenever something changes. No row is ever wider than the terminal is when it is drawn, so rows can be counted, also when the terminal has become narrower since and has broken some into several."""
 
     def __init__(self, out: Terminal, editor: LineEditor) -> None:
         from rich.cells import cell_len, chop_cells
@@ -105,9 +105,8 @@ class TerminalScreen:
         self._status = ""
         self._frames = cycle(_FRAMES if out.shown(_FRAMES) == _FRAMES else _PLAIN_FRAMES)
         self._frame = next(self._frames)
-        #: Rows of the bottom block above the one with the cursor.
-        self._above = 0
-        self._drawn = False
+        #: What was drawn last of the bottom block: the rows above the one with the cursor, and that one as far as the cursor stands on it. `None`: nothing.
+        self._drawn: list[str] | None = None
         self._open = True
 
     def say(self, text: str, *styles: str) -> None:
@@ -132,15 +131,13 @@ class TerminalScreen:
             self._draw(self._ended())
 
     def _ended(self) -> list[str]:
-        rows = self._spoken()
+        rows = [self._out.style(row, *self._styles) for row in self._spoken()]
         self._partial, self._styles = "", ()
         return rows
 
     def _spoken(self) -> list[str]:
         """The rows of the line that is being spoken: more than one only if the terminal was made narrower since it came."""
-        if not self._partial:
-            return []
-        return [self._out.style(row, *self._styles) for row in self._wrapped(self._partial)]
+        return self._wrapped(self._partial) if self._partial else []
 
     def status(self, text: str) -> None:
         if text != self._status:
@@ -161,7 +158,7 @@ class TerminalScreen:
     def suspend(self) -> None:
         self._out.stream.write("\r\n")
         self._out.stream.flush()
-        self._above, self._drawn = 0, False
+        self._drawn = None
 
     def close(self) -> None:
         """Leave the cursor below everything, on a line of its own."""
@@ -202,22 +199,33 @@ class TerminalScreen:
 
     def _draw(self, finished: list[str]) -> None:
         pieces = []
-        if self._drawn:
-            pieces.append("\r" + (f"\x1b[{self._above}A" if self._above else "") + "\x1b[J")
+        if self._drawn is not None:
+            above = sum(map(self._rows_now, self._drawn)) - 1
+            # Row by row: there are terminals (tmux) that keep what is erased from the very top on among what has scrolled off.
+            pieces.append("\x1b[J\r\x1b[K" + "\x1b[A\x1b[K" * above)
+            self._drawn = None
         pieces += [f"{row}\r\n" for row in finished]
-        self._above, self._drawn = 0, False
         if self._open:
-            above = self._spoken()
-            if self._status:
-                above.append(self._out.style(self._cut(clean_line(f"{self._frame} {self._status}")), "dim"))
-            pieces += [f"{row}\r\n" for row in above]
-            pieces.append(self._typed_row())
-            self._above, self._drawn = len(above), True
+            # Without a space at the end: whether that takes a row of its own, when there is no more room for it, is not the same in every terminal.
+            spoken = [row.rstrip() for row in self._spoken()]
+            status = [self._cut(clean_line(f"{self._frame} {self._status}"))] if self._status else []
+            before, after = self._typed_row()
+            pieces += [f"{self._out.style(row, *self._styles)}\r\n" for row in spoken]
+            pieces += [f"{self._out.style(row, 'dim')}\r\n" for row in status]
+            back = self._cells(after)
+            pieces.append(f"{self._out.style(PROMPT, 'bold')}{before}{after}" + (f"\x1b[{back}D" if back else ""))
+            self._drawn = [*spoken, *status, f"{PROMPT}{before}{after[:1]}"]
         self._out.stream.write("".join(pieces))
         self._out.stream.flush()
 
-    def _typed_row(self) -> str:
-        """The prompt and the part of the line around the cursor that fits."""
+    def _rows_now(self, row: str) -> int:
+        """What has become of a row that was one when it was drawn: in a terminal that is narrower by now, perhaps several."""
+        if not self._out.wraps_anew or self._cells(row) <= self._out.width:
+            return 1
+        return len(self._chop(row, self._out.width))
+
+    def _typed_row(self) -> tuple[str, str]:
+        """The part of the line that fits around the cursor: what stands before it, and what behind."""
         room = self._room - len(PROMPT)
         text, cursor = self._editor.text, self._editor.cursor
         before = self._typed(text[max(0, cursor - _LOOK * room) : cursor])
@@ -227,8 +235,7 @@ class TerminalScreen:
         left = room - self._cells(before)
         while self._cells(after) > left:
             after = after[:-1]
-        back = self._cells(after)
-        return f"{self._out.style(PROMPT, 'bold')}{before}{after}" + (f"\x1b[{back}D" if back else "")
+        return before, after
 
     def _typed(self, text: str) -> str:
         return self._out.shown(clean(text).replace("\n", "⏎").replace("\t", " "))

@@ -93,6 +93,13 @@ class Terminal:
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @property
+    def wraps_anew(self) -> bool:
+        """Whether rows that have become too wide are broken into several when the window is made narrower, as almost all terminals do, or cut off."""
+        environment = os.environ
+        cuts_off = "XTERM_VERSION" in environment or "STY" in environment or environment.get("TERM") == "linux"
+        return "TMUX" in environment or not cuts_off
+
+    @property
     def width(self) -> int:
         """Columns to write to. `COLUMNS` may ask for fewer than the terminal has, never for more: rows that it wraps by itself cannot be counted."""
         if not self.is_terminal:
