@@ -433,6 +433,20 @@ def test_killed_in_mid_sentence_the_next_start_shows_what_was_said(place: Path) 
     assert not check_invariants(place / "state", complete=True)
 
 
+def test_what_a_tool_prints_stands_above_the_prompt(place: Path) -> None:
+    """T1, T9, command line: it was drawn over, and the row with the spinner stayed; also from a thread, and by logging."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        terminal.type("half a sen")
+        terminal.wait_for("> half a sen")
+        terminal.type("\x15run debug\r")
+        shown = terminal.wait_for("debug says: debugged")
+        in_order(shown, "> run debug", "| printed here", "| to stderr", "| logged", "debug says: debugged")
+        assert not [line for line in shown.splitlines() if line.startswith(("⠋", "⠙", "⠹", "⠸"))]
+        assert b"c3RvbGVu" not in terminal.raw and b"\x1b[2m  | to stderr" in terminal.raw
+        terminal.quit()
+
+
 def test_a_terminal_that_can_do_nothing_gets_plain_lines(place: Path) -> None:
     with chat(place, TERM="dumb") as terminal:
         terminal.wait_for("/help for help")

@@ -34,6 +34,19 @@ async def risky() -> str:
 """
 
 
+PRINTING = """
+from trouper import tool
+
+print("imported")
+
+@tool
+def greet() -> str:
+    "Greet somebody."
+    print("called")
+    return "hello"
+"""
+
+
 PAINT = """
 import trio
 from trouper import ToolContext, tool
@@ -161,3 +174,18 @@ def test_work_that_needs_a_tool_which_is_not_here_is_left_alone_and_named(tmp_pa
     run("run", "hello", "--session", "main", *with_tool)
     assert json.loads(run("tasks", "show", found["id"], "--root", str(root), "--json").stdout)["attempt"] == 2
     assert not check_invariants(root)
+
+
+def test_what_a_tool_prints_goes_to_stderr(tmp_path: Path) -> None:
+    """T1, command line: with --json a line that was none stood on stdout."""
+    (tmp_path / "printing.py").write_text(PRINTING)
+    for arguments in (["--json"], []):
+        done = run(
+            "run", "--root", str(tmp_path / "state"), "--tools", str(tmp_path / "printing.py"), *arguments, "run greet"
+        )
+        assert done.returncode == 0 and done.stderr.splitlines() == ["imported", "called"]
+        if arguments:
+            assert json.loads(done.stdout.splitlines()[-1])["text"].endswith("greet says: hello")
+            assert all(json.loads(line) for line in done.stdout.splitlines())
+        else:
+            assert done.stdout.endswith("greet says: hello\n") and "called" not in done.stdout

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, aclosing, nullcontext, suppress
+from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
 
 import trio
@@ -71,12 +71,15 @@ async def _main(options: argparse.Namespace) -> int:
         screen: Screen = TerminalScreen(out, editor) if on_terminal else PlainScreen(out)
         chat = Chat(hosted, session, screen, editor, thinking=not options.no_thinking)
         stdin = sys.stdin.fileno()
-        with Keys(stdin).taken() if on_terminal else nullcontext() as keys:
-            try:
-                lines = typed_lines(stdin, editor, screen) if on_terminal else lines_of(stdin)
-                return await chat.run(lines, steer=on_terminal, keys=keys)
-            finally:
-                screen.close()
+        with ExitStack() as taken:
+            keys = None
+            if on_terminal:
+                keys = taken.enter_context(Keys(stdin, out.stream).taken())
+            taken.callback(screen.close)
+            if on_terminal:
+                taken.enter_context(hosted.printed.shown_on(screen))
+            lines = typed_lines(stdin, editor, screen) if on_terminal else lines_of(stdin)
+            return await chat.run(lines, steer=on_terminal, keys=keys)
 
 
 class Chat:

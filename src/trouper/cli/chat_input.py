@@ -6,11 +6,10 @@ import errno
 import math
 import os
 import signal
-import sys
 import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import trio
 
@@ -25,8 +24,9 @@ PASTE_SILENCE_S = 1.0
 class Keys:
     """A terminal that hands over every key as it is pressed, and echoes none. Ctrl-C stays a signal; Ctrl-S does not stop the screen, which everything else would wait for."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, out: TextIO) -> None:
         self._descriptor = descriptor
+        self._out = out
         self._before = termios.tcgetattr(descriptor)
 
     def take(self) -> None:
@@ -36,11 +36,11 @@ class Keys:
         now[3] &= ~(termios.ICANON | termios.ECHO)
         now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
         self._set(now)
-        sys.stdout.write(_BRACKETED_PASTE[0])
+        self._out.write(_BRACKETED_PASTE[0])
 
     def give_back(self) -> None:
-        sys.stdout.write(_BRACKETED_PASTE[1])
-        sys.stdout.flush()
+        self._out.write(_BRACKETED_PASTE[1])
+        self._out.flush()
         self._set(self._before)
 
     def _set(self, how: Any) -> None:

@@ -19,6 +19,7 @@ from trouper.cli.arguments import Parser, add_json, add_root, root_of
 from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
 from trouper.cli.control import NAME, ask_owner
 from trouper.cli.owner import owner_of
+from trouper.cli.printed import printed_aside
 from trouper.cli.terminal import Terminal, clean_message, plural, size_of
 from trouper.cli.views import check_readable, open_view
 from trouper.core.outstanding import outstanding
@@ -198,7 +199,8 @@ def _model(configuration: Configuration) -> Iterator[Finding]:
 
 
 def _tools(configuration: Configuration) -> Iterator[Finding]:
-    tools = configuration.tools_made()
+    with printed_aside():
+        tools = configuration.tools_made()
     yield Finding("tools", "ok", plural(len(tools), "tool"))
     missing = {rule.tool for rule in configuration.policies} - {"*"} - {tool.name for tool in tools}
     if missing:

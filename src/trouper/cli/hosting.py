@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from trouper import codec
 from trouper._errors import ConfigError, TrouperError, UsageError
@@ -22,6 +22,7 @@ from trouper.cli.control import OwnerSilent, ask_owner, is_served, serving
 from trouper.cli.endings import HUNG_UP, Stopped, ending_signals, say
 from trouper.cli.leaving import leaving_told
 from trouper.cli.owner import owner_of
+from trouper.cli.printed import Printed, printed_aside
 from trouper.cli.requests import answered
 from trouper.core.messages import Json
 from trouper.journal import JournalLocked, open_reader
@@ -48,6 +49,7 @@ class Hosted:
     configuration: Configuration
     model: Model
     tools: list[Tool]
+    printed: Printed = field(factory=Printed)
 
 
 @asynccontextmanager
@@ -55,20 +57,21 @@ async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0
     """The root's runtime with its control socket."""
     configuration = read_configuration(root)
     model = configuration.model_made(options.model, delay_s=delay_s)
-    tools = configuration.tools_made(options.tools)
-    try:
-        async with leaving_told() as leaving, AsyncExitStack() as opened:
-            leaving.runtime = runtime = await _once_free(
-                root, lambda: opened.enter_async_context(_opened(root, configuration, tools, model))
-            )
-            try:
-                async with serving(root, lambda request: answered(runtime, request)):
-                    yield Hosted(root, runtime, configuration, model, tools)
-            finally:
-                leaving.begun.set()
-    finally:
-        with trio.move_on_after(CLOSE_S, shield=True):
-            await close_model(model)
+    with printed_aside() as printed:
+        tools = configuration.tools_made(options.tools)
+        try:
+            async with leaving_told() as leaving, AsyncExitStack() as opened:
+                leaving.runtime = runtime = await _once_free(
+                    root, lambda: opened.enter_async_context(_opened(root, configuration, tools, model))
+                )
+                try:
+                    async with serving(root, lambda request: answered(runtime, request)):
+                        yield Hosted(root, runtime, configuration, model, tools, printed)
+                finally:
+                    leaving.begun.set()
+        finally:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await close_model(model)
 
 
 async def session_of(hosted: Hosted, id: str | None, system: str | None) -> Session:
@@ -201,7 +204,8 @@ def _changed(root: Path, request: Json, tools: Sequence[str] | None, owner_only:
         )
     if owner_only is not None:
         raise UsageError(f"no process has {str(root)!r} open, so {owner_only}")
-    return trio.run(_change_here, root, request, tools)
+    with printed_aside():
+        return trio.run(_change_here, root, request, tools)
 
 
 class Silent:

@@ -65,16 +65,16 @@ def _prompt_on_stdin() -> str:
 
 
 async def _run(options: argparse.Namespace, prompt: str) -> int:
-    root = root_of(options)
+    root, out = root_of(options), Terminal()
     # Looked at first: what cannot be sent is to leave no session behind.
     attached = along_with(prompt, options.attach, read_configuration(root).limits)
     async with ended_by_signals():
         async with hosting(root, options) as hosted:
             session = await session_of(hosted, options.session, options.system)
             await _wait_resumed(session, options)
-            result = await _turn(session, prompt, attached, options)
+            result = await _turn(session, prompt, attached, options, out)
             if options.wait:
-                await _wait_background(session, options)
+                await _wait_background(session, options, out)
             elif left := len(session.state.tasks.live):
                 say(
                     f"{plural(left, 'background task')} of session {session.id} cannot go on without this process: the next one takes up "
@@ -120,8 +120,9 @@ def _tell_waiting(session: str, calls: Iterable[str]) -> None:
         say(f"call {call} of session {session} waits for an approval; see `trouper approvals`")
 
 
-async def _turn(session: Session, prompt: str, attached: Sequence[Media], options: argparse.Namespace) -> TurnResult:
-    out = Terminal()
+async def _turn(
+    session: Session, prompt: str, attached: Sequence[Media], options: argparse.Namespace, out: Terminal
+) -> TurnResult:
     spoken = ""
     async with session.turn(prompt, attachments=attached, attended=options.ask) as turn:
         async for event in turn:
@@ -146,6 +147,7 @@ async def _turn(session: Session, prompt: str, attached: Sequence[Media], option
             say(f"the turn failed ({result.error.kind}): {result.error.message}")
         elif code_of(result):
             say(f"the turn ended early: {result.stop_reason}{f' ({result.detail})' if result.detail else ''}")
+    out.stream.flush()
     return result
 
 
@@ -170,9 +172,8 @@ def _tell(out: Terminal, event: Any, spoken: str) -> str:
     return spoken
 
 
-async def _wait_background(session: Session, options: argparse.Namespace) -> None:
+async def _wait_background(session: Session, options: argparse.Namespace, out: Terminal) -> None:
     """Until no task is left, every notification was told, and nothing is running."""
-    out = Terminal()
     with session.watch(attended=options.ask) as events:
         # What was shown so far, folded: the session itself may be ahead.
         state = session.state
@@ -190,6 +191,7 @@ async def _wait_background(session: Session, options: argparse.Namespace) -> Non
                 out.json({"session": session.id, **as_json(event)})
             elif isinstance(event, ModelReplied) and event.message.text.strip():
                 out.line(clean(event.message.text))
+                out.stream.flush()
             if is_quiet(state) and is_quiet(session.state):
                 return
 

@@ -1,0 +1,163 @@
+"""What tools print and log while a command runs them: it must come neither between the rows that a chat draws, nor into what a program reads on stdout.
+
+In the command line only: the stdout of a host that embeds Trouper is the host's own.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+import trio
+
+if TYPE_CHECKING:
+    from trouper.cli.chat_screen import Screen
+
+#: Lines that the screen has not come to show: a tool may print faster than a terminal draws.
+LINES_WAITING_MAX = 1_000
+#: Of a line; no more is kept, however late its end comes.
+LINE_CHARS_MAX = 2_000
+_MARK = "  | "
+
+
+class Printed:
+    """Where it goes: to stderr, or to the screen that has taken the terminal. From whatever thread it comes."""
+
+    def __init__(self) -> None:
+        # Reentrant: an object that is collected, or a handler of a signal, may print in the midst of it.
+        self._lock = threading.RLock()
+        self._screen: Screen | None = None
+        self._loop: trio.lowlevel.TrioToken | None = None
+        self._streams: list[_Stream] = []
+        self._waiting: deque[str] = deque()
+        self._left_out = 0
+
+    @contextmanager
+    def shown_on(self, screen: Screen) -> Iterator[None]:
+        """Around the time for which a screen has the terminal."""
+        with self._lock:
+            self._screen, self._loop = screen, trio.lowlevel.current_trio_token()
+        try:
+            yield
+        finally:
+            with self._lock:
+                for stream in self._streams:
+                    self._add([stream.rest()])
+                self._show()
+                self._screen = self._loop = None
+
+    @property
+    def is_shown(self) -> bool:
+        return self._screen is not None
+
+    def take(self, stream: _Stream, text: str) -> None:
+        with self._lock:
+            if self._loop is None or not stream.is_shown:
+                stream.own.write(text)
+                return
+            self._add(stream.lines(text))
+            if self._waiting:
+                # Not here: this may be another thread, or come in the midst of a drawing.
+                with suppress(trio.RunFinishedError):
+                    self._loop.run_sync_soon(self._show, idempotent=True)
+
+    def _add(self, lines: list[str]) -> None:
+        for line in filter(str.strip, lines):
+            if len(self._waiting) < LINES_WAITING_MAX:
+                self._waiting.append(line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}…")
+            else:
+                self._left_out += 1
+
+    def _show(self) -> None:
+        with self._lock:
+            lines, left_out = [f"{_MARK}{line}" for line in self._waiting], self._left_out
+            self._waiting.clear()
+            self._left_out = 0
+        if left_out:
+            lines.append(f"{_MARK}({left_out} more lines were printed faster than they could be shown)")
+        if lines and self._screen is not None:
+            self._screen.say("\n".join(lines), "dim")
+
+
+class _Stream(io.RawIOBase):
+    """What stands below `sys.stdout` or `sys.stderr`."""
+
+    def __init__(self, printed: Printed, own: TextIO, *, on_screen: bool) -> None:
+        super().__init__()
+        self.own = own
+        self._printed = printed
+        self._on_screen = on_screen
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._open = ""
+        printed._streams.append(self)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the screen shows it: stderr goes on into the file that somebody has sent it to."""
+        return self._on_screen and self._printed.is_shown
+
+    def lines(self, text: str) -> list[str]:
+        """The lines that have ended with this."""
+        *ended, self._open = (self._open + text).split("\n")
+        # Of a line that is written again and again, as progress is, the last time counts.
+        self._open = _last_time(self._open)[: LINE_CHARS_MAX + 1]
+        return [_last_time(line).rstrip("\r") for line in ended]
+
+    def rest(self) -> str:
+        rest, self._open = self._open, ""
+        return rest
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._printed.take(self, self._decode(bytes(data)))
+        return len(data)
+
+    def flush(self) -> None:
+        super().flush()
+        if not self.is_shown:
+            self.own.flush()
+
+    def isatty(self) -> bool:
+        return not self.is_shown and self.own.isatty()
+
+    def fileno(self) -> int:
+        return self.own.fileno()
+
+
+def _last_time(line: str) -> str:
+    """The last of what is written over itself in a row; with the return that may follow it."""
+    return line[line.rstrip("\r").rfind("\r") + 1 :]
+
+
+@contextmanager
+def printed_aside() -> Iterator[Printed]:
+    """Around all that loads and runs tools. Whoever writes to stdout on purpose has made their `Terminal` before."""
+    out, err = sys.stdout, sys.stderr
+    printed = Printed()
+    sys.stdout = _text(_Stream(printed, err, on_screen=True))
+    sys.stderr = _text(_Stream(printed, err, on_screen=err.isatty()))
+    # The log that was asked for writes to the stderr that was there when it began.
+    logs = [
+        each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler) and each.stream is err
+    ]
+    for handler in logs:
+        handler.setStream(sys.stderr)
+    try:
+        yield printed
+    finally:
+        for handler in logs:
+            handler.setStream(err)
+        sys.stdout, sys.stderr = out, err
+
+
+def _text(stream: _Stream) -> TextIO:
+    return io.TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[type-var]
