@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
+from pathlib import Path
 
 import trio
 
@@ -51,6 +53,16 @@ async def pay(amount: int, password: str = "") -> str:
     """Pay an amount, which nobody sees the end of."""
     await trio.sleep_forever()
     return f"paid {amount}"
+
+
+@tool
+async def hold_up() -> str:
+    """Hold up everything, as no tool should, until somebody opens the gate."""
+    gates = Path(os.environ["TEST_GATES"])
+    (gates / "held-up").touch()
+    while not (gates / "let-go").exists():
+        time.sleep(0.01)  # noqa: ASYNC251
+    return "held up"
 
 
 @tool

@@ -138,6 +138,21 @@ class AtTerminal:
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
 
+    def press_until_end(self, number: int) -> None:
+        """The same signal again and again, as by somebody who wants to leave."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"it does not end; the screen:\n{self.text()}"
+            self.kill(number)
+            self._read(time.monotonic() + 0.01)
+
+    def wait_for_file(self, path: Path) -> None:
+        """Until the command has made this file; what it writes meanwhile is read."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not path.exists():
+            assert time.monotonic() < deadline, f"{path} never came; the screen:\n{self.text()}"
+            self._read(time.monotonic() + 0.01)
+
     def close_window(self) -> int:
         """The terminal goes away under the command; its exit code."""
         os.close(self._master)

@@ -21,12 +21,13 @@ from trouper.cli.chat_left import tasks_left, turn_found, turn_left, words_left
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import PlainScreen, Screen, TerminalScreen
 from trouper.cli.chat_watch import Seen, Watch
-from trouper.cli.endings import INTERRUPTED, Stopped
+from trouper.cli.endings import INTERRUPTED, Stopped, ending_signals
 from trouper.cli.hosting import Hosted, ended_by_signals, hosting, session_of
 from trouper.cli.line_editor import LineEditor, Paste
 from trouper.cli.run import is_quiet, is_resting
 from trouper.cli.stdin_lines import lines_of
 from trouper.cli.terminal import Terminal, clean_line, clean_message, plural
+from trouper.cli.unheard import HELD_UP, ended_if_unheard
 from trouper.core.events import CompactionEnded, HistoryMasked
 from trouper.core.session import Phase
 from trouper.models.protocol import Model, name_of
@@ -108,7 +109,10 @@ class Chat:
         """Until the user leaves. `steer`: lines go to the model as they come; else each waits for the turn before it. `keys`: of the terminal they are typed on."""
         self._steers = steer
         # Before the first word: whoever sees it may press Ctrl-C.
-        with trio.open_signal_receiver(signal.SIGINT) as pressed:
+        with (
+            trio.open_signal_receiver(signal.SIGINT) as pressed,
+            ended_if_unheard(ending_signals(), lambda: self._end_unheard(keys)),
+        ):
             self._greet()
             try:
                 async with trio.open_nursery() as nursery:
@@ -320,6 +324,15 @@ class Chat:
                 else:
                     keys.take()
                 self.screen.redraw()
+
+    def _end_unheard(self, keys: Keys | None) -> None:
+        """Nothing of ours will run any more; the terminal is somebody else's then."""
+        try:
+            self.screen.say(HELD_UP, "red")
+            self.screen.close()
+        finally:
+            if keys is not None:
+                keys.give_back()
 
     def _twice(self) -> bool:
         now = trio.current_time()

@@ -39,9 +39,11 @@ class Keys:
         self._out.write(_BRACKETED_PASTE[0])
 
     def give_back(self) -> None:
-        self._out.write(_BRACKETED_PASTE[1])
-        self._out.flush()
-        self._set(self._before)
+        try:
+            self._out.write(_BRACKETED_PASTE[1])
+            self._out.flush()
+        finally:  # A signal may come in the midst of writing.
+            self._set(self._before)
 
     def _set(self, how: Any) -> None:
         while True:

@@ -24,6 +24,7 @@ from trouper.cli.leaving import leaving_told
 from trouper.cli.owner import owner_of
 from trouper.cli.printed import Printed, printed_aside
 from trouper.cli.requests import answered
+from trouper.cli.unheard import HELD_UP, ended_if_unheard
 from trouper.core.messages import Json
 from trouper.journal import JournalLocked, open_reader
 from trouper.models.chunks import Chunk
@@ -139,7 +140,8 @@ async def ended_by_signals() -> AsyncIterator[None]:
             # Listens before anything else does: what runs inside leaves signals to us.
             listening = await nursery.start(watch, nursery.cancel_scope)
             try:
-                yield
+                with ended_if_unheard(codes, lambda: say(HELD_UP)):
+                    yield
             finally:
                 listening.cancel()
             nursery.cancel_scope.cancel()
