@@ -75,6 +75,12 @@ def debug(what: str = "here\x1b[31m\x1b]52;c;c3RvbGVu\x07") -> str:
 
 
 @tool
+def inquire() -> str:
+    """Read a name from stdin, which is the chat's."""
+    return input("What is your name? ")
+
+
+@tool
 async def tidy_up() -> str:
     """Tidy up, which nobody can cancel, until somebody opens the gate."""
     with trio.CancelScope(shield=True):

@@ -447,6 +447,16 @@ def test_what_a_tool_prints_stands_above_the_prompt(place: Path) -> None:
         terminal.quit()
 
 
+def test_a_tool_that_reads_stdin_takes_no_keys_from_the_chat(place: Path) -> None:
+    """T1, T16, command line: it waited for them in a thread that nothing stops, and what was typed was lost."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        shown = terminal.ask("run inquire", "inquire did not work (error)")
+        in_order(shown, "● Inquire", "a tool cannot read from stdin")
+        terminal.ask("are you there?", "You said: are you there?")
+        terminal.quit()
+
+
 def test_a_terminal_that_can_do_nothing_gets_plain_lines(place: Path) -> None:
     with chat(place, TERM="dumb") as terminal:
         terminal.wait_for("/help for help")

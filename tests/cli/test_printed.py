@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from io import StringIO
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from trouper import ToolError
 from trouper.cli.chat_screen import PlainScreen
 from trouper.cli.printed import LINE_CHARS_MAX, LINES_WAITING_MAX, printed_aside
 from trouper.cli.terminal import Terminal
@@ -37,6 +39,15 @@ def test_without_a_screen_it_goes_to_stderr(capsys: pytest.CaptureFixture[str]) 
     assert (sys.stdout, sys.stderr) == before
     said = capsys.readouterr()
     assert said.out == "" and said.err == "printed\n東 \ufffd\n\\udc80\n"
+
+
+@pytest.mark.parametrize("read", [input, lambda: sys.stdin.read(), lambda: list(sys.stdin)])
+def test_a_tool_that_reads_stdin_is_told_how_to_ask(read: Callable[[], object]) -> None:
+    """T16: what is typed is the chat's."""
+    before = sys.stdin
+    with printed_aside(), pytest.raises(ToolError, match="ask_user"):
+        read()
+    assert sys.stdin is before
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -58,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _main(options: argparse.Namespace) -> int:
-    out = Terminal()
-    on_terminal = out.is_terminal and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    out, typed = Terminal(), sys.stdin
+    on_terminal = out.is_terminal and typed.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     # While the root is opened and closed, too: a window that is closed ends the input and sends a signal, in whichever order.
     async with ended_by_signals(), hosting(root_of(options), options, delay_s=WORD_S if on_terminal else 0.0) as hosted:
         session = await session_of(hosted, options.session, options.system)
@@ -71,7 +71,7 @@ async def _main(options: argparse.Namespace) -> int:
         editor = LineEditor()
         screen: Screen = TerminalScreen(out, editor) if on_terminal else PlainScreen(out)
         chat = Chat(hosted, session, screen, editor, thinking=not options.no_thinking)
-        stdin = sys.stdin.fileno()
+        stdin = typed.fileno()
         with ExitStack() as taken:
             keys = None
             if on_terminal:

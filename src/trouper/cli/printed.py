@@ -1,4 +1,5 @@
-"""What tools print and log while a command runs them: it must come neither between the rows that a chat draws, nor into what a program reads on stdout.
+"""What tools print and log while a command runs them: it must come neither between the rows that a chat draws, nor into what a program reads on stdout. Nor may they read what is
+typed into a chat.
 
 In the command line only: the stdout of a host that embeds Trouper is the host's own.
 """
@@ -16,6 +17,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import trio
+
+from trouper.tools.errors import ToolError
 
 if TYPE_CHECKING:
     from trouper.cli.chat_screen import Screen
@@ -133,6 +136,19 @@ class _Stream(io.RawIOBase):
         return self.own.fileno()
 
 
+class _NoInput(io.TextIOBase):
+    """What stands for `sys.stdin`. Whoever read from it took keys away from the chat, in a thread that nobody can stop."""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> str:
+        raise ToolError("a tool cannot read from stdin; what it wants to know, it asks by `context.ask_user(...)`")
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+        return self.read(size)
+
+
 def _last_time(line: str) -> str:
     """The last of what is written over itself in a row; with the return that may follow it."""
     return line[line.rstrip("\r").rfind("\r") + 1 :]
@@ -140,9 +156,11 @@ def _last_time(line: str) -> str:
 
 @contextmanager
 def printed_aside() -> Iterator[Printed]:
-    """Around all that loads and runs tools. Whoever writes to stdout on purpose has made their `Terminal` before."""
-    out, err = sys.stdout, sys.stderr
+    """Around all that loads and runs tools. Whoever reads stdin or writes to stdout on purpose has taken them before."""
+    streams = sys.stdin, sys.stdout, sys.stderr
+    err = sys.stderr
     printed = Printed()
+    sys.stdin = _NoInput()
     sys.stdout = _text(_Stream(printed, err, on_screen=True))
     sys.stderr = _text(_Stream(printed, err, on_screen=err.isatty()))
     # The log that was asked for writes to the stderr that was there when it began.
@@ -156,7 +174,7 @@ def printed_aside() -> Iterator[Printed]:
     finally:
         for handler in logs:
             handler.setStream(err)
-        sys.stdout, sys.stderr = out, err
+        sys.stdin, sys.stdout, sys.stderr = streams
 
 
 def _text(stream: _Stream) -> TextIO:
