@@ -113,3 +113,19 @@ async def test_more_than_can_be_shown_is_counted() -> None:
     assert lines == [f"  | {number}" for number in range(LINES_WAITING_MAX)]
     assert left_out == "  | (7 more lines were printed faster than they could be shown)"
     assert long == f"  | {'x' * LINE_CHARS_MAX}…" and unended == f"  | {'y' * LINE_CHARS_MAX}…"
+
+
+async def test_a_terminal_that_has_gone_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I23: what raises in the loop itself would end every session at once."""
+    screen = PlainScreen(Terminal(StringIO()))
+    tried: list[str] = []
+
+    def say(text: str, *styles: str) -> None:
+        tried.append(text)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(screen, "say", say)
+    with printed_aside() as printed, printed.shown_on(screen):
+        print("to nobody")
+        await wait_all_tasks_blocked()
+        assert tried == ["  | to nobody"]

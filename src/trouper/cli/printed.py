@@ -86,7 +86,8 @@ class Printed:
         if left_out:
             lines.append(f"{_MARK}({left_out} more lines were printed faster than they could be shown)")
         if lines and self._screen is not None:
-            self._screen.say("\n".join(lines), "dim")
+            with suppress(OSError):  # The terminal has gone: that is for the chat to find, and here nobody could.
+                self._screen.say("\n".join(lines), "dim")
 
 
 class _Stream(io.RawIOBase):
