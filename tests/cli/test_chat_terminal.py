@@ -71,7 +71,7 @@ def test_ctrl_c_interrupts_the_turn_and_twice_quits(place: Path) -> None:
         terminal.ask("run ponder", "● Ponder")
         terminal.type("\x03")
         shown = terminal.wait_for("(interrupted)")
-        in_order(shown, "● Ponder", "✗ Ponder cancelled", "(interrupted)")
+        in_order(shown, "● Ponder", "✗ Ponder cancelled", "and may have done part of its work.", "(interrupted)")
         terminal.ask("hello again", "You said: hello again")
         terminal.quit()
     with chat(place) as terminal:

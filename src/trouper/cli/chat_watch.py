@@ -41,6 +41,8 @@ from trouper.tools.narration import narration
 _QUIET = frozenset({"end_turn", "stop_sequence"})
 #: Of the arguments of a call that waits for an approval: more would push their beginning out of sight.
 _APPROVAL_CHARS_MAX = 4_000
+#: Of why a call did not work. All that we say of it ourselves is shorter.
+_WHY_MAX = 200
 #: Of what somebody else has sent.
 _INPUT_CHARS_MAX = 1_000
 
@@ -209,7 +211,7 @@ class Watch:
             took = f" ({event.latency_ms:.0f} ms)" if event.latency_ms is not None and event.latency_ms >= 1 else ""
             screen.say(f"  ✓ {self._line(call, 'completed')}{took}", "green")
         else:
-            why = f": {clean_line(event.content, 100)}" if isinstance(event.content, str) else ""
+            why = f": {clean_line(event.content, _WHY_MAX)}" if isinstance(event.content, str) else ""
             screen.say(f"  ✗ {self._name(call)} {event.outcome.value}{why}", "red")
 
     def _tell_turn(self, event: TurnEnded) -> None:
