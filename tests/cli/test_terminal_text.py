@@ -83,6 +83,7 @@ def test_what_somebody_answers_for_is_shown_in_full() -> None:
         "a\n  ? b": '"a\\n  ? b"',
         "gnp.\u202eexe": '"gnp.\\u202eexe"',
         "a\u200bb\u3164c\ufe0fd": '"a\\u200bb\\u3164c\\ufe0fd"',
+        "a\u180bb\U000e0100c": '"a\\u180bb\\udb40\\udd00c"',
         "\x1b[2J\x9b1m": '"\\u001b[2J\\u009b1m"',
         "\U000e0041": '"\\udb40\\udc41"',
         "Köln  東京": '"Köln  東京"',

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from trouper.core.unseen import UNSEEN
+
 MESSAGE_CHARS_MAX = 2_000
 #: The end of the year 9999, which is as far as calendars go. A setting may ask for more: of an approval, say, that is not to lapse.
 _LAST = 253_402_300_799
 # Characters that turn the direction of what follows, or that nobody can see: a line could read as something else than it says.
 _HIDDEN = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
-# Letters and marks that nobody can see: fillers, joiners, selectors, an empty pattern of dots.
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0").union(map(chr, range(0xFE00, 0xFE10)))
 _STYLES = {
     "dim": "2",
     "bold": "1",
@@ -81,7 +81,7 @@ def clean_message(text: str) -> str:
 def in_full(value: Any) -> str:
     """A JSON value on one line, for somebody who has to answer for it: nothing is left out, and what would not show, or turn the line around, stands there as its code."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return "".join(each if each.isprintable() and each not in _BLANK else json.dumps(each)[1:-1] for each in text)
+    return "".join(each if each.isprintable() and each not in UNSEEN else json.dumps(each)[1:-1] for each in text)
 
 
 class Terminal:

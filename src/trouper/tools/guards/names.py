@@ -2,12 +2,15 @@
 
 A name is refused when two people could read it differently: control characters and newlines forge lines of a listing, a right-to-left
 override shows `exe.txt` for `txt.exe`, invisible characters and a second Unicode spelling of `é` make twins that look the same.
+What does not show by itself may stand where it changes how its neighbours look, or where the spelling of a language asks for it.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
+from trouper.core.unseen import SELECTORS, UNSEEN
 from trouper.tools.guards.refusal import Refused
 
 NAME_BYTES_MAX = 255
@@ -16,10 +19,31 @@ PATH_BYTES_MAX = 4096
 DEPTH_MAX = 64
 #: Files being written are called so until they are whole. Reserved, hidden from listings.
 TEMPORARY_PREFIX = ".trouper-tmp-"
-_JOINERS = "\u200c\u200d"  # needed to write Persian, Hindi and many emoji
 _UNREADABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-#: Letters and marks that show as nothing, whatever their category says.
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_NON_JOINER, _JOINER, _MONGOLIAN_SEPARATOR = "\u200c", "\u200d", "\u180e"
+_JOINERS = frozenset((_NON_JOINER, _JOINER))
+_MONGOLIAN_SELECTORS, _EMOJI_SELECTORS = frozenset("\u180b\u180c\u180d\u180f"), frozenset("\ufe0e\ufe0f")
+_KEYS, _KEYCAP = frozenset("0123456789#*"), "\u20e3"
+#: The combining class of the signs that take the vowel from a letter.
+_VIRAMA = 9
+# Blocks of characters that joiners and selectors do something to.
+_MONGOLIAN = re.compile("[\u1820-\u18aa]")
+#: Letters take another shape beside others: Arabic, Syriac, N'Ko, Mandaic, Mongolian, Phags-pa; Manichaean to Old Uyghur, and Adlam.
+_CURSIVE = re.compile(
+    "[\u0600-\u077f\u07c0-\u07ff\u0840-\u08ff\u1807-\u18aa\ua840-\ua877"
+    "\U00010ac0-\U00010aff\U00010b80-\U00010baf\U00010d00-\U00010d3f\U00010f30-\U00010fdf\U0001e900-\U0001e95f]"
+)
+#: Letters and marks melt into one sign: the scripts of India and its neighbours.
+_INDIC = re.compile(
+    "[\u0900-\u0dff\u0f00-\u109f\u1700-\u17ff\u1900-\u194f\u1a20-\u1aaf\u1b00-\u1bff\ua800-\ua82f\ua880-\ua8ff"
+    "\ua930-\ua95f\ua980-\ua9ff\uaa00-\uaa7f\uaae0-\uaaff\uabc0-\uabff\U00011000-\U00011fff]"
+)
+_EMOJI = re.compile(
+    "[\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u23ff\u24c2\u25a0-\u27bf\u2934\u2935\u2b00-\u2bff"
+    "\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
+)
+#: Signs that are written in several ways, each with a number: ideographs, and letters of Myanmar and Phags-pa.
+_VARIED = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff\u1000-\u109f\uaa60-\uaa7f\ua840-\ua877]")
 
 
 class NameRefused(Refused):
@@ -58,13 +82,13 @@ def check_component(name: str) -> None:
     size = len(name.encode(errors="replace"))
     if size > NAME_BYTES_MAX:
         raise NameRefused(f"name {_shown(name)} has {size} bytes; use at most {NAME_BYTES_MAX}", path=name)
-    for index, character in enumerate(name):
-        if character in _JOINERS:
-            # Where there is nothing to join, it only makes a twin.
-            shows = index > 0 and not name[index - 1].isascii()
-        else:
-            shows = character not in _BLANK and unicodedata.category(character) not in _UNREADABLE
-        if not shows:
+    if name and not name.strip():
+        raise NameRefused(
+            f"name {_shown(name)} is only blanks, which do not show in a listing; add visible characters", path=name
+        )
+    for before, character, after in zip(f"\0{name}", name, f"{name[1:]}\0", strict=False):
+        hidden = character in UNSEEN or unicodedata.category(character) in _UNREADABLE
+        if hidden and not _is_in_place(before, character, after):
             raise NameRefused(
                 f"name {_shown(name)} holds U+{ord(character):04X}, which does not show in a listing; use visible characters",
                 path=name,
@@ -79,6 +103,36 @@ def check_component(name: str) -> None:
         raise NameRefused(
             f"names that start with {TEMPORARY_PREFIX!r} are reserved; choose another than {_shown(name)}", path=name
         )
+
+
+def _is_in_place(before: str, character: str, after: str) -> bool:
+    """Whether a character that does not show by itself does what it is for between these two: anywhere else it only makes a twin."""
+    if character in _JOINERS and before not in _JOINERS:
+        if unicodedata.combining(before) == _VIRAMA:
+            return True  # At the end as well: so the last letter of many a word is written in Malayalam and Telugu.
+        return _parts(before, after) if character == _NON_JOINER else _joins(before, after)
+    if character in _MONGOLIAN_SELECTORS:
+        return _MONGOLIAN.match(before) is not None
+    if character == _MONGOLIAN_SEPARATOR:
+        return _MONGOLIAN.match(before) is not None and _MONGOLIAN.match(after) is not None
+    if character in _EMOJI_SELECTORS:
+        return _EMOJI.match(before) is not None or (before in _KEYS and after == _KEYCAP)
+    return character in SELECTORS and _VARIED.match(before) is not None
+
+
+def _parts(before: str, after: str) -> bool:
+    """A word from its ending, which is not to be joined to it. The word may be an abbreviation of another script, a number, or in brackets."""
+    is_ending = unicodedata.category(after)[0] in "LMN" and unicodedata.category(before)[0] not in "CZ"
+    return is_ending and any(_CURSIVE.match(each) or _INDIC.match(each) for each in (before, after))
+
+
+def _joins(before: str, after: str) -> bool:
+    """A cursive letter to what may be nothing, which gives it another shape; an Indic letter to the mark behind it; emoji to one."""
+    if any(_CURSIVE.match(each) and unicodedata.category(each)[0] in "LM" for each in (before, after)):
+        return True
+    if _INDIC.match(after) and unicodedata.category(after)[0] == "M":
+        return True
+    return _EMOJI.match(after) is not None and (_EMOJI.match(before) is not None or before in _EMOJI_SELECTORS)
 
 
 def reachable(name: str) -> bool:
