@@ -572,6 +572,30 @@ async def test_a_call_from_before_the_chat_is_shown_by_its_name(tmp_path: Path) 
     assert "  ● Run It" in said and not any("✓ call_1_1_0" in line for line in said)
 
 
+async def test_of_a_narration_that_raises_in_the_chat_no_stored_secret_is_logged(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I36: one that looks like any other word, too; only the session knows it for a secret."""
+
+    def careless(phase: str, arguments: object) -> str:
+        raise ValueError("not with tulips-in-march")
+
+    @tool(narrate=careless)
+    async def water() -> str:
+        return "watered"
+
+    model, page = Scripted([reply(call("water")), reply("Done.")]), Page()
+    async with open_runtime(tmp_path / "state", model=model, tools=[water]) as runtime:
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [water])
+        session = await runtime.session("main")
+        await runtime.services("main").secrets.set("favourite", "tulips-in-march")
+        screen = Answering(page, "go", ("Done.", "/quit"))
+        await Chat(hosted, session, screen, LineEditor()).run(screen.lines(), steer=True)
+    assert "● Water" in page.stream.getvalue()
+    assert "the narration of tool 'water' raised" in caplog.text and "ValueError: not with " in caplog.text
+    assert "tulips" not in caplog.text
+
+
 class Behind:
     """A hook that takes its time over a line, and a screen to type on behind it."""
 
