@@ -593,6 +593,88 @@ async def test_what_has_lapsed_leaves_the_disk_when_the_memory_is_next_changed_o
         assert json.loads((tmp_path / "memory" / "user" / "code.json").read_text())["value"] == 91011
 
 
+async def test_what_has_lapsed_and_cannot_be_removed_is_told_once_and_holds_up_no_search(
+    open_checked: Any,
+    autojump_clock: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """B21: each search closed the index for it, read everything that is remembered, and opened the index again; so did each start."""
+    unlink = Path.unlink
+
+    def refusing(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "code.json":
+            raise PermissionError(1, "not permitted", str(path))
+        unlink(path, missing_ok)
+
+    stuck = tmp_path / "memory" / "user" / "code.json"
+    monkeypatch.setattr(Path, "unlink", refusing)
+    monkeypatch.setattr(MemoryKeeper, "_walk", lambda *_: pytest.fail("the index was left"))
+    environment = open_checked.environment()
+    for start in ("with it", "again"):
+        async with open_runtime(tmp_path, model=Scripted([]), environment=environment) as runtime:
+            if start == "with it":
+                await runtime.memory.remember("user", "code", 1234, ttl_s=30.0)
+                await runtime.memory.remember("user", "name", "Ada")
+                await trio.sleep(31.0)
+            for _ in range(3):
+                assert [memo.key for memo in await runtime.memory.search("Ada")] == ["name"]
+                await runtime.memory.remember("user", "age", 36)
+                assert not await runtime.memory.search("1234")
+            assert stuck.exists() and caplog.text.count("can still be read") == len(caplog.records) == 1
+            caplog.clear()
+            if start == "again":
+                monkeypatch.setattr(Path, "unlink", unlink)
+                assert not await runtime.memory.search("1234")
+    assert not stuck.exists()
+
+
+@pytest.mark.parametrize("seen", ["by a search", "at a start"])
+async def test_a_clock_that_ran_ahead_for_a_while_takes_nothing_out_of_the_search(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path, seen: str
+) -> None:
+    """B21: what `recall` finds, `search` finds too."""
+    ahead_s = 0.0
+    given = open_checked.environment()
+    environment = attrs.evolve(given, now=lambda: given.now() + ahead_s)
+    path = tmp_path / "memory" / "user" / "code.json"
+    async with open_runtime(tmp_path, model=Scripted([]), environment=environment) as runtime:
+        await runtime.memory.remember("user", "code", 1234, ttl_s=30.0)
+        if seen == "by a search":
+            ahead_s = 60.0
+            assert not await runtime.memory.search("1234") and not path.exists()
+            ahead_s = 0.0
+            assert [memo.key for memo in await runtime.memory.search("1234")] == ["code"]
+    ahead_s = 60.0 if seen == "at a start" else 0.0
+    async with open_runtime(tmp_path, model=Scripted([]), environment=environment) as runtime:
+        if seen == "at a start":
+            assert not await runtime.memory.search("1234") and not path.exists()
+        ahead_s = 0.0
+        assert [memo.key for memo in await runtime.memory.search("1234")] == ["code"]
+    async with open_runtime(tmp_path, model=Scripted([]), environment=environment):
+        await trio.testing.wait_all_tasks_blocked()
+        assert json.loads(path.read_text())["value"] == 1234  # The readable file is back at the next start.
+
+
+async def test_a_search_goes_on_where_the_index_cannot_be_written(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B21: on a full disk, say, on which what has lapsed cannot be noted as gone."""
+    async with open_runtime(tmp_path, model=Scripted([]), environment=open_checked.environment()) as runtime:
+        await runtime.memory.remember("user", "code", 1234, ttl_s=30.0)
+        await runtime.memory.remember("user", "name", "Ada")
+        await trio.sleep(31.0)
+        store = runtime.memory._store
+        assert store is not None
+        store._index.execute("PRAGMA query_only = ON")
+        for _ in range(3):
+            assert [memo.key for memo in await runtime.memory.search("Ada")] == ["name"]
+            assert not await runtime.memory.search("1234")
+        assert caplog.text.count("could not leave the disk") == len(caplog.records) == 1
+        assert runtime.memory._store is store
+
+
 async def test_what_is_remembered_changes_by_a_record_only(open_checked: Any, autojump_clock: Any) -> None:
     """I10, B21: not when its giver goes on changing the value, nor when a reader changes what it was given."""
     async with open_checked(Scripted([])) as runtime:

@@ -288,14 +288,14 @@ class RuntimeGround:
         return changed(self.owner, instance=f"{self.owner.instance}.{self._starts}")
 
 
-def _memory_store(places: Places) -> Callable[[Memories], MemoryStore] | None:
+def _memory_store(places: Places) -> Callable[[Memories, float], MemoryStore] | None:
     directory = places.lasting
     if directory is None:
         return None
 
-    def opened(memories: Memories) -> MemoryStore:
+    def opened(memories: Memories, at: float) -> MemoryStore:
         from trouper.stores.memory_store import open_memory_store  # sqlite3 is for those who remember something.
 
-        return open_memory_store(directory, memories)
+        return open_memory_store(directory, memories, at)
 
     return opened

@@ -45,7 +45,7 @@ class MemoryKeeper:
         memories: Memories,
         next_seq: int,
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
-        open_store: Callable[[Memories], MemoryStore] | None,
+        open_store: Callable[[Memories, float], MemoryStore] | None,
         redact: Callable[[bytes], bytes],
         tell: Callable[[codec.Record, int], None],
     ) -> None:
@@ -63,6 +63,8 @@ class MemoryKeeper:
         #: Lets those who follow all records know of one.
         self._tell = tell
         self._store: MemoryStore | None = None
+        #: Whether what has lapsed could not leave the disk the last time.
+        self._is_behind = False
         self._lock = trio.Lock()
 
     async def remember(
@@ -114,7 +116,7 @@ class MemoryKeeper:
         if store is not None:
 
             def look() -> Any:
-                store.drop_lapsed(at)
+                self._drop_lapsed(store, at)
                 return store.search(text, at=at, scope=scope, limit=limit)
 
             hits = await self._on_disk(look)
@@ -178,16 +180,27 @@ class MemoryKeeper:
         def apply() -> None:
             for event in events:
                 store.apply(event)
-            store.drop_lapsed(now)
+            self._drop_lapsed(store, now)
 
         await self._on_disk(apply)
+
+    def _drop_lapsed(self, store: MemoryStore, at: float) -> None:
+        """In a thread. Where the disk does not do it, the index still tells what has lapsed: nothing else has to wait for it."""
+        try:
+            store.drop_lapsed(at)
+        except _disk_errors() as error:
+            if not self._is_behind:
+                logger.warning("what has lapsed of the memory could not leave the disk: %s; it is tried again", error)
+            self._is_behind = True
+        else:
+            self._is_behind = False
 
     async def _opened(self) -> MemoryStore | None:
         """The store on disk, brought up to date when it is first needed; `None` if there is none, or none can be had now."""
         open_store = self._open_store
         if self._store is None and open_store is not None:
             # What has lapsed is as if forgotten to those who read the files, too.
-            self._store = await self._on_disk(lambda: open_store(memory.living(self.memories, self._now())))
+            self._store = await self._on_disk(lambda: open_store(self.memories, self._now()))
             if self._open_store is None:  # Closed meanwhile.
                 self._let_go()
         return self._store

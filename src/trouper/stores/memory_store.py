@@ -3,13 +3,16 @@
     <root>/memory/<scope>/<key>.json      for people and other programs; reading only: what they write there is overwritten
     <root>/memory.sqlite3                 the index
 
-Both are made from the journal's events, and are put right from them whenever they are missing, damaged or behind. All calls block: use a thread.
+Both are made from the journal's events, and are put right from them whenever they are missing, damaged or behind. What has lapsed has no file any more; the
+index keeps it, and knows when it lapsed: a clock that runs ahead for a while takes nothing out of it. All calls block: use a thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import math
 import os
 import sqlite3
 import threading
@@ -25,20 +28,24 @@ from trouper.core.memory import Memories, Memory, MemoryEvent, MemoryForgotten, 
 from trouper.core.memory_search import query_of, searched, words
 from trouper.stores.atomic import FILE_MODE, make_private_directory, unfinished, write_atomically
 
-#: A change of the tables below makes a new index, by this number.
-INDEX_VERSION = 3
+logger = logging.getLogger("trouper.memory")
 
-# The tokenizer only has to see the spaces between words: what a word is, and how it is folded, `trouper.core.memory_search` says.
+#: A change of the tables below makes a new index, by this number.
+INDEX_VERSION = 4
+
+# The size is that of the readable file, and below 0 where there is none. The tokenizer only has to see the spaces between words: what a word is, and how it is folded, `trouper.core.memory_search` says.
 _SCHEMA = f"""
 CREATE TABLE entry (
     id INTEGER PRIMARY KEY, scope TEXT NOT NULL, key TEXT NOT NULL, updated_at REAL NOT NULL, expires_at REAL,
     size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, UNIQUE (scope, key)
 );
-CREATE INDEX lapsing ON entry (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX lapsing ON entry (expires_at) WHERE expires_at IS NOT NULL AND size >= 0;
 CREATE VIRTUAL TABLE words USING fts5 (key, summary, value, text UNINDEXED, tokenize = "ascii");
 PRAGMA user_version = {INDEX_VERSION};
 """
 
+#: What `_stamp` says of no file, and of one that may be there.
+_NO_FILE, _HIDDEN = (-1, -1), (-2, -2)
 #: Of one entry, whereas a full or broken disk is of all.
 _IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError, PermissionError)
 
@@ -58,6 +65,8 @@ class MemoryStore:
         make_private_directory(self._files)
         # Threads take turns: a connection serves one call at a time.
         self._lock = threading.Lock()
+        #: What should have no file, and has one that cannot be removed.
+        self._stuck: dict[tuple[str, str], None] = {}
         self._index = self._open_index()
 
     def close(self) -> None:
@@ -80,12 +89,15 @@ class MemoryStore:
     def drop_lapsed(self, at: float) -> None:
         """What has lapsed by then is as if forgotten, to those who read the files too."""
         with self._lock, self._index:
-            lapsed = self._index.execute("SELECT scope, key FROM entry WHERE expires_at <= ?", (at,)).fetchall()
-            for scope, key in lapsed:
-                self._remove(scope, key)
+            lapsed = self._index.execute("SELECT scope, key FROM entry WHERE expires_at <= ? AND size >= 0", (at,))
+            for place in (*lapsed.fetchall(), *self._stuck):
+                if self._remove_file(*place):
+                    self._index.execute(
+                        "UPDATE entry SET size = ?, mtime_ns = ? WHERE scope = ? AND key = ?", (*_NO_FILE, *place)
+                    )
 
-    def reconcile(self, memories: Memories) -> int:
-        """Make the disk say what the journal says; returns how many entries were put right.
+    def reconcile(self, memories: Memories, at: float = -math.inf) -> int:
+        """Make the disk say what the journal says, and what is so at that time; returns how many entries were put right.
 
         What somebody has put in the way of one entry is told as its error, when all others are right.
         """
@@ -100,8 +112,16 @@ class MemoryStore:
                 self._remove(scope, key)
                 changed += 1
             for place, memory in wanted.items():
+                there = _stamp(self.path(*place))
+                is_right = known.get(place) == (memory.updated_at, *there)
                 try:
-                    if known.get(place) != (memory.updated_at, *_stamp(self.path(*place))):
+                    if not memory.alive(at):
+                        if there != _NO_FILE:
+                            self._remove_file(*place)
+                        if not is_right or there != _NO_FILE:
+                            self._list(memory, *_NO_FILE)
+                            changed += 1
+                    elif there == _NO_FILE or not is_right:
                         self._write(memory)
                         changed += 1
                 except _IN_THE_WAY as error:
@@ -190,10 +210,14 @@ class MemoryStore:
         make_private_directory(path.parent)
         # The file first: a row that is behind is found out at the next start, and so is a file that does not fit its row.
         written = write_atomically(path, _document(memory), lasting=False)
+        self._stuck.pop((memory.scope, memory.key), None)
+        self._list(memory, written.st_size, written.st_mtime_ns)
+
+    def _list(self, memory: Memory, size: int, mtime_ns: int) -> None:
         self._unlist(memory.scope, memory.key)
         row = self._index.execute(
             "INSERT INTO entry (scope, key, updated_at, expires_at, size, mtime_ns) VALUES (?, ?, ?, ?, ?, ?)",
-            (memory.scope, memory.key, memory.updated_at, memory.expires_at, written.st_size, written.st_mtime_ns),
+            (memory.scope, memory.key, memory.updated_at, memory.expires_at, size, mtime_ns),
         ).lastrowid
         text = searched(memory)
         columns = (" ".join(words(part)) for part in (text.key, text.summary, text.value))
@@ -202,13 +226,25 @@ class MemoryStore:
         )
 
     def _remove(self, scope: str, key: str) -> None:
+        self._remove_file(scope, key)
+        self._unlist(scope, key)
+
+    def _remove_file(self, scope: str, key: str) -> bool:
+        """Whether it is gone. One that cannot be removed is told of once, and tried again with what lapses next: searching does without it."""
         path = self.path(scope, key)
-        # Where there is no file, nothing of ours is left.
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            path.unlink()
+        try:
+            # Where there is no file, nothing of ours is left.
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                path.unlink()
+        except OSError as error:
+            if (scope, key) not in self._stuck:
+                logger.warning("what is forgotten or has lapsed can still be read: %s; it is tried again", error)
+            self._stuck[scope, key] = None
+            return False
+        self._stuck.pop((scope, key), None)
         with contextlib.suppress(OSError):  # Not empty, or gone.
             path.parent.rmdir()
-        self._unlist(scope, key)
+        return True
 
     def _unlist(self, scope: str, key: str) -> None:
         for (row,) in self._index.execute("SELECT id FROM entry WHERE scope = ? AND key = ?", (scope, key)).fetchall():
@@ -233,16 +269,16 @@ class MemoryStore:
                     path.parent.rmdir()
 
 
-def open_memory_store(root: Path, memories: Memories) -> MemoryStore:
-    """The store of this root, in agreement with what the journal remembers."""
+def open_memory_store(root: Path, memories: Memories, at: float = -math.inf) -> MemoryStore:
+    """The store of this root, in agreement with what the journal remembers, and with what of it has lapsed by then."""
     store = MemoryStore(root)
     try:
         try:
-            store.reconcile(memories)
+            store.reconcile(memories, at)
         except sqlite3.DatabaseError:
             # Its parts contradict each other, and that shows only when it is written to.
             store.begin_anew()
-            store.reconcile(memories)
+            store.reconcile(memories, at)
     except BaseException:
         store.close()
         raise
@@ -282,6 +318,8 @@ def _utc(at: float) -> str | None:
 def _stamp(path: Path) -> tuple[int, int]:
     try:
         found = path.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return (-1, -1)
+    except (FileNotFoundError, NotADirectoryError):
+        return _NO_FILE
+    except PermissionError:
+        return _HIDDEN
     return found.st_size, found.st_mtime_ns
