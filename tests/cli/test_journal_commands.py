@@ -165,6 +165,7 @@ def test_replay_gives_the_state_at_a_record_and_what_changed_between_two(trouper
 def test_replay_forks_a_journal_that_a_runtime_goes_on_with(trouper, filled: Path, tmp_path: Path) -> None:
     done = trouper("journal", "replay", "--at", "3", "--session", "main", "--fork", tmp_path / "fork", filled)
     assert done.code == 0 and "wrote 3 records of 1 session" in done.out
+    assert "a fork has the records alone; copy yourself what it is to have of files/" in done.out
     assert trouper("run", "again", "--session", "main", "--root", tmp_path / "fork").code == 0
     found = trouper("sessions", "--root", tmp_path / "fork").out
     assert found.splitlines()[1].split()[:3] == ["main", "idle", "2"]
@@ -304,6 +305,70 @@ def test_repair_writes_a_new_journal_with_an_explicit_gap(trouper, damaged: Path
     again = trouper("journal", "repair", damaged, tmp_path / "new")
     assert again.code == 73 and "exists already" in again.err
     one_line(again.err)
+
+
+@pytest.fixture
+def lived_in(damaged: Path) -> Path:
+    """A root with more in it than a journal, as runtimes and users leave it."""
+    for name, mode in (("files/main/sub/notes.md", 0o600), ("files/main/run.sh", 0o700), ("kv/main.json", 0o600)):
+        _put(damaged / name, mode)
+    _put(damaged / "secrets" / "main.json", 0o600)
+    (damaged / "trouper.toml").write_text('[policy]\ndeny = ["*"]\n')
+    for name in ("memory/user/tea.json", "memory.sqlite3", "control.sock", "my_tools.py", "torn/x"):
+        _put(damaged / name, 0o600)
+    return damaged
+
+
+def _put(path: Path, mode: int) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text('{"a": "b"}')
+    path.chmod(mode)
+
+
+def test_repair_writes_a_root_that_goes_on_with_its_files_secrets_and_policy(
+    trouper, lived_in: Path, tmp_path: Path
+) -> None:
+    """J10, T4: without trouper.toml it would go on without a policy."""
+    new = tmp_path / "new"
+    done = trouper("journal", "repair", lived_in, new)
+    assert done.code == 0
+    assert "copied as they are: files, kv, secrets, trouper.toml; left where they are: my_tools.py, torn\n" in done.out
+    assert {path.name for path in new.iterdir()} == {
+        *("files", "kv", "secrets", "trouper.toml"),
+        *(path.name for path in new.glob("segment-*")),
+    }
+    for name, mode in (("files/main/run.sh", 0o700), ("secrets", 0o700), ("secrets/main.json", 0o600)):
+        assert stat.S_IMODE((new / name).stat().st_mode) == mode
+    assert (new / "files" / "main" / "sub" / "notes.md").read_text() == '{"a": "b"}'
+    denied = trouper("run", "run read_file path=sub/notes.md", "--session", "new", "--root", new)
+    assert "denied" in denied.out
+    told = json.loads(trouper("journal", "repair", lived_in, tmp_path / "again", "--json").out)
+    assert told["copied"] == ["files", "kv", "secrets", "trouper.toml"] and told["left"] == ["my_tools.py", "torn"]
+
+
+@pytest.mark.parametrize("inside", ["files", "files/main/new", "kv/../secrets/new"])
+def test_a_repair_into_what_is_to_be_copied_is_refused(trouper, lived_in: Path, inside: str) -> None:
+    """Else it would copy its own copy."""
+    done = trouper("journal", "repair", lived_in, f"{lived_in}/{inside}")
+    assert done.code == 2 and "in what is to be copied" in done.err
+    one_line(done.err)
+
+
+def test_a_repair_whose_files_cannot_be_copied_leaves_nothing_behind_and_no_root_that_looks_whole(
+    trouper, lived_in: Path, tmp_path: Path
+) -> None:
+    """J10, I21. What links lead to stays, whoever clears away."""
+    deep = lived_in / "files" / "main" / "z"
+    for _ in range(110):
+        deep = deep / "z"
+    deep.mkdir(parents=True)
+    theirs = tmp_path / "theirs"
+    _put(theirs / "kept", 0o600)
+    (lived_in / "files" / "main" / "link").symlink_to(theirs)
+    done = trouper("journal", "repair", lived_in, tmp_path / "new")
+    assert done.code == 74 and "directories in one another" in done.err
+    one_line(done.err)
+    assert not list(tmp_path.glob("new*")) and (theirs / "kept").exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -31,6 +31,17 @@ def test_a_block_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_of_a_link_in_what_is_taken_away_only_the_link_goes(tmp_path: Path) -> None:
+    """I21: what it leads to is somebody's."""
+    theirs = tmp_path / "theirs" / "kept"
+    theirs.mkdir(parents=True)
+    with pytest.raises(ZeroDivisionError), building(OsDisk(), str(tmp_path / "new")) as unfinished:
+        Path(unfinished, "files").mkdir(parents=True)
+        Path(unfinished, "files", "link").symlink_to(tmp_path / "theirs")
+        raise ZeroDivisionError
+    assert names(tmp_path) == ["theirs", "theirs/kept"]
+
+
 def test_while_another_is_at_it_nothing_is_taken_away(tmp_path: Path) -> None:
     """J9: the marker is locked for as long."""
     open_log(tmp_path / "old").close()

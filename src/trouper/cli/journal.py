@@ -45,7 +45,10 @@ def _parser() -> Parser:
     replay.add_argument("--at", type=count, metavar="SEQ", help="the state after this record, whole")
     replay.add_argument("--diff", nargs=2, type=count, metavar=("SEQ", "SEQ"), help="what changed between two records")
     replay.add_argument(
-        "--fork", type=_target, metavar="DIR", help="write the records up to --at to a new journal in DIR"
+        "--fork",
+        type=_target,
+        metavar="DIR",
+        help="write the records up to --at to a new journal in DIR; it has nothing else of the root",
     )
     _finish(replay, journal_checking.replay)
 
@@ -70,8 +73,8 @@ def _parser() -> Parser:
     add_root(page, positional=True)
     page.set_defaults(command=journal_making.html)
 
-    repair = commands.add_parser("repair", help="write what is good of a damaged journal to a new one")
-    repair.add_argument("directory", metavar="DIR", help="the damaged journal; it is only read")
+    repair = commands.add_parser("repair", help="write what is good of a damaged root to a new one")
+    repair.add_argument("directory", metavar="DIR", help="the damaged root; it is only read")
     repair.add_argument("target", type=_target, metavar="NEW", help="where to write; must not exist")
     add_json(repair)
     repair.set_defaults(command=journal_making.repair, root=None, profile=None)

@@ -73,6 +73,9 @@ def replay(options: argparse.Namespace) -> int:
             out.line(
                 f"wrote {plural(forked.records, 'record')} of {plural(len(forked.sessions), 'session')} to {clean_line(forked.root)}"
             )
+            out.line(
+                "a fork has the records alone; copy yourself what it is to have of files/, kv/, secrets/ and trouper.toml"
+            )
         return 0
     if options.diff is not None:
         for difference in journal.diff(options.diff[0], options.diff[1], options.session):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 from trouper._errors import UsageError
@@ -53,12 +54,35 @@ def _page_file(root: Path, named: str) -> Path:
     return path
 
 
-def repair(options: argparse.Namespace) -> int:
-    from trouper.journal import repair as write_repaired
+#: What belongs to a root, and is not made from its journal.
+BELONGINGS = ("files", "kv", "secrets", "trouper.toml")
+#: What is made from it, or is of the process that has it open.
+_MADE = re.compile(r"segment-.*|snapshots|blobs|lock|reserve|memory|memory\.sqlite3.*|control\.sock|.*\.tmp")
+#: More names than this are too many for one line.
+_NAMES_SHOWN = 8
 
-    out = Terminal()
-    check_readable(Path(options.directory))
-    repaired = write_repaired(options.directory, options.target)
+
+def repair(options: argparse.Namespace) -> int:
+    """Of a root, not of a journal alone: without its files, secrets and policy, the new one would be another agent's."""
+    from trouper.journal import repair as write_repaired
+    from trouper.stores.belongings import bring_along
+
+    out, root = Terminal(), Path(options.directory)
+    check_readable(root)
+    target = Path(os.path.realpath(options.target))
+    for name in BELONGINGS:
+        if Path(os.path.realpath(root / name)) in (target, *target.parents):
+            raise UsageError(f"{options.target!r} is in what is to be copied, {name!r} of the root; name another place")
+    copied: list[str] = []
+    left: list[str] = []
+
+    def complete(place: str) -> None:
+        brought = bring_along(root, Path(place), BELONGINGS)
+        copied.extend(brought.copied)
+        left.extend(name for name in sorted(os.listdir(root)) if name not in BELONGINGS and not _MADE.fullmatch(name))
+        left.extend(brought.left_out)
+
+    repaired = write_repaired(root, options.target, complete=complete)
     gaps = [
         {
             "first": gap.first,
@@ -70,9 +94,12 @@ def repair(options: argparse.Namespace) -> int:
         for gap in repaired.gaps
     ]
     if options.json:
-        out.json({"target": repaired.target, "records": repaired.records, "last": repaired.last, "gaps": gaps})
+        told = {"target": repaired.target, "records": repaired.records, "last": repaired.last, "gaps": gaps}
+        out.json({**told, "copied": copied, "left": left})
         return 0
     out.line(f"wrote {plural(repaired.records, 'record')} to {clean_line(repaired.target)}")
+    if copied or left:
+        out.line(f"copied as they are: {_named(copied)}; left where they are: {_named(left)}")
     for gap in repaired.gaps:
         if gap.last < gap.first:
             word, lost = "damage", f"after record {gap.last}, nothing known to be lost"
@@ -83,6 +110,11 @@ def repair(options: argparse.Namespace) -> int:
             word, lost = "gap", f"records {gap.first} to {gap.last}" if gap.last > gap.first else f"record {gap.first}"
         out.line(f"{out.style(word, 'yellow')}: {lost}: {clean_line(str(gap.damage))}")
     return 0
+
+
+def _named(names: list[str]) -> str:
+    shown = [clean_line(name, 100) for name in names[:_NAMES_SHOWN]]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "") or "none"
 
 
 def archive(options: argparse.Namespace) -> int:

@@ -72,12 +72,12 @@ def make_directory(disk: Disk, path: str) -> None:
 def remove_tree(disk: Disk, path: str) -> None:
     """Remove a directory of our own making, as far as that can be done; nobody is told of what cannot."""
     with contextlib.suppress(OSError):
+        # Tried first of everything: so a link to a directory goes, and not what is in that.
+        disk.unlink(path)
+        return
+    with contextlib.suppress(OSError):
         for name in disk.list_dir(path):
-            inner = os.path.join(path, name)
-            if disk.is_dir(inner):
-                remove_tree(disk, inner)
-            else:
-                disk.unlink(inner)
+            remove_tree(disk, os.path.join(path, name))
         # Not asked of every disk: somebody's own may not have it, and then an empty directory stays.
         if (remove_dir := getattr(disk, "remove_dir", None)) is not None:
             remove_dir(path)

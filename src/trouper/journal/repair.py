@@ -53,11 +53,12 @@ def repair(
     disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    complete: Callable[[str], None] = lambda _: None,
 ) -> Repaired:
-    """Write what is good of the journal in `root` to a new one in `target`, which must not exist yet.
+    """Write what is good of the journal in `root` to a new one in `target`, which must not exist yet. Of the rest of a root it knows nothing.
 
     The new journal gets its name when it is complete; until then it is in `target` with `.tmp` behind it. What fails, on a full disk say, leaves neither; what a killed
-    process has left there is taken away.
+    process has left there is taken away. `complete` is handed the place where it is made, and puts beside it what is to be there as soon as it has its name.
     """
     disk = OsDisk() if disk is None else disk
     reader = open_reader(root, disk=cast(Disk, TolerantDisk(disk)))
@@ -78,6 +79,7 @@ def repair(
                 rewriting.seal()
             finally:
                 rewriting.close()
+            complete(unfinished)
     except OSError as error:
         of_the_old = os.path.abspath(error.filename or place).startswith(os.path.join(reader.root, ""))
         raise opening_error(reader.root if of_the_old else place, error, "repaired") from error

@@ -209,7 +209,7 @@ class Journal:
         return Verdict(report, rerun, tuple(found.values()), tuple(fold.holes.values()), wrong)
 
     def fork(self, seq: int, target: str | os.PathLike[str], session: str | None = None) -> Forked:
-        """A new journal in `target` that holds this one's records up to `seq`, of one session or of all. Blocks.
+        """A new journal in `target` that holds this one's records up to `seq`, of one session or of all, and nothing else of the root. Blocks.
 
         Opening a runtime on it goes on from there: a turn that was open at `seq` is closed as after a crash. The old journal is only read.
         The new one gets its name when it is complete; until then it is in `target` with `.tmp` behind it. What fails leaves neither; what a killed process has left there
