@@ -157,16 +157,33 @@ def test_an_approval_needs_somebody_who_waits_for_it(trouper, root: Path) -> Non
 def test_an_approval_that_nobody_could_act_on_is_refused_without_denying_that_a_call_waits(
     trouper, tmp_path: Path
 ) -> None:
-    """T4: what a dead process left waiting is listed. It was said that nothing waits there."""
+    """T4, J12: what a dead process left waiting is no more for anybody to answer, and is told as that; unless the next one goes on with it."""
     root, left = tmp_path / "state", tmp_path / "left"
     asked = ("run", "run sell with what=a hen", "--ask", "--root", str(root), "--tools", TOOLS, "--session", "b")
     with AtTerminal(*asked) as terminal:
         terminal.wait_for("call_1_1_0 of session b waits for an approval")
         shutil.copytree(root, left, ignore=shutil.ignore_patterns(NAME))
-    assert "call_1_1_0" in trouper("approvals", "--root", left).out
+    table, told = trouper("approvals", "--root", left).out.splitlines()
+    assert "call_1_1_0" not in table
+    assert told.startswith("call_1_1_0 of b waits no more: its process is gone") and told.endswith(
+        'ask again: sell {"what":"a"}'
+    )
+    assert json.loads(trouper("approvals", "--json", "--root", left).out)["state"] == "lost"
     for answer in ("approve", "deny"):
         refused = trouper("approvals", answer, "call_1_1_0", "--root", left)
-        assert refused.code == 2 and "start `trouper chat`" in refused.err and "nothing waits" not in refused.err
+        assert refused.code == 2 and "call_1_1_0 of b waits no more" in refused.err and "start" not in refused.err[-20:]
+    (left / "trouper.toml").write_text('[limits]\non_restart = "resume"\n')
+    shown = trouper("approvals", "--root", left).out.splitlines()
+    assert "call_1_1_0" in shown[1] and shown[2:] == [
+        "no process has the root open; start `trouper chat`, and answer then"
+    ]
+    refused = trouper("approvals", "approve", "call_1_1_0", "--root", left)
+    assert refused.code == 2 and "start `trouper chat`" in refused.err
+    with AtTerminal("chat", "--root", str(left), "--tools", TOOLS, "--session", "b") as terminal:
+        terminal.wait_for('? sell {"what":"a"}: /approve')
+        assert json.loads(trouper("approvals", "--json", "--root", left).out)["state"] == "waiting"
+        assert trouper("approvals", "approve", "call_1_1_0", "--root", left).code == 0
+        terminal.wait_for("sold a")
 
 
 def test_the_socket_is_the_owners_alone(owner: tuple[AtTerminal, Path]) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
 
 from attrs import frozen
 
-from trouper._errors import UsageError
+from trouper._errors import ConfigError, UsageError
 from trouper.cli.arguments import Parser, carry_out, finish, root_of, text
 from trouper.cli.changing import change
+from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean_line, in_full, when
 from trouper.cli.views import View, open_view
 from trouper.core.calls import Call
@@ -46,13 +49,24 @@ def _finish(
     finish(parser, command, inherited=inherited)
 
 
+class Outlook(Enum):
+    """What becomes of the calls of a root that wait."""
+
+    WAITING = "waiting"
+    #: Its process is gone, and the next one asks again.
+    RESUMED = "resumed"
+    #: Its process is gone, and the next one closes the call.
+    LOST = "lost"
+
+
 @frozen
 class Waiting:
-    """A call that waits for its approval."""
+    """A call that waits for its approval, or did when its process ended."""
 
     session: str
     call: Call
     expires_at: float
+    outlook: Outlook
 
     def as_json(self) -> dict[str, object]:
         request = self.call.request
@@ -62,6 +76,7 @@ class Waiting:
             "tool": request.name,
             "arguments": request.arguments,
             "expires_at": self.expires_at,
+            "state": self.outlook.value,
         }
 
 
@@ -69,8 +84,22 @@ def waiting(view: View, session: str | None) -> list[Waiting]:
     found = []
     for name, state in view.states(session):
         calls = {call.id: call for call in state.turn.calls} if state.turn is not None else {}
-        found += [Waiting(name, calls[id], expires_at) for id, expires_at in state.approvals if id in calls]
-    return found
+        found += [(name, calls[id], expires_at) for id, expires_at in state.approvals if id in calls]
+    # Looked at behind the records: what is in them is older than any process that has come since.
+    outlook = _outlook(view.root) if found else Outlook.WAITING
+    return [Waiting(*each, outlook) for each in found]
+
+
+def _outlook(root: Path) -> Outlook:
+    if owner_of(root) is not None:
+        return Outlook.WAITING
+    from trouper.cli.configuration import read_configuration  # Here: it loads the models, and mostly there is an owner.
+
+    try:
+        on_restart = read_configuration(root).limits.on_restart
+    except ConfigError:
+        return Outlook.LOST  # Whoever starts here next is told what is wrong with it.
+    return Outlook.RESUMED if on_restart == "resume" else Outlook.LOST
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -90,9 +119,23 @@ def _ls(options: argparse.Namespace) -> int:
             in_full(each.call.request.arguments),
         )
         for each in found
+        if each.outlook is not Outlook.LOST
     ]
     out.table(("CALL", "SESSION", "LAPSES", "TOOL", "ARGUMENTS"), rows, cut=False)
+    if any(each.outlook is Outlook.RESUMED for each in found):
+        out.line("no process has the root open; start `trouper chat`, and answer then")
+    for each in found:
+        if each.outlook is Outlook.LOST:
+            request = each.call.request
+            out.line(f"{_lost(each)}: {clean_line(request.name)} {in_full(request.arguments)}")
     return 0
+
+
+def _lost(call: Waiting) -> str:
+    return (
+        f"{clean_line(call.call.id)} of {clean_line(call.session)} waits no more: its process is gone, and the next start closes the call, "
+        'unless it goes on with turns (limits.on_restart = "resume"); ask again'
+    )
 
 
 def _approve(options: argparse.Namespace) -> int:
@@ -112,6 +155,8 @@ def _answer(options: argparse.Namespace, request: dict[str, object], done: str) 
     if len(found) > 1:
         sessions = ", ".join(repr(each.session) for each in found)
         raise UsageError(f"calls {options.call!r} of {sessions} wait for an approval; say which with --session")
+    if found[0].outlook is Outlook.LOST:
+        raise UsageError(f"call {_lost(found[0])}")
     session = found[0].session
     change(
         root,
