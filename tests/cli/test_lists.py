@@ -70,6 +70,39 @@ def test_tasks_that_are_not_shown_are_no_secret(trouper: Callable[..., Any], tmp
     assert cut.count("task_") == 1 and cut.endswith("these are the newest 1; --limit says how many to show\n")
 
 
+@tool(background=True, idempotent=True, budget_s=0.0)
+async def endless() -> None:
+    """Go on until somebody says stop."""
+    await trio.sleep_forever()
+
+
+async def test_a_task_that_no_process_works_on_is_told_from_one_that_runs(
+    trouper: Callable[..., Any], tmp_path: Path
+) -> None:
+    """B10: by the lock of the root. It said that it runs, and nobody was there to run it."""
+    model = Scripted([reply(call("endless"), call("linger")), reply("They go on.")], exhausted="repeat")
+
+    def states() -> dict[str, tuple[str, bool]]:
+        told = [json.loads(line) for line in trouper("tasks", "--json", "--root", tmp_path).out.splitlines()]
+        return {each["id"]: (each["state"], each["has_process"]) for each in told}
+
+    async with open_runtime(tmp_path, model=model, tools=[endless, linger]) as runtime:
+        session = await runtime.session("main")
+        await session.ask("go")
+        endlessly, briefly = sorted(session.tasks(), key=lambda task: task.about.tool or "")
+        await session.wait_task(briefly.id)
+        assert states() == {endlessly.id: ("running", True), briefly.id: ("succeeded", False)}
+        assert "no process" not in trouper("tasks", "--root", tmp_path).out
+        assert "nobody has the root open" not in trouper("tasks", "show", endlessly.id, "--root", tmp_path).out
+    assert states() == {endlessly.id: ("running", False), briefly.id: ("succeeded", False)}
+    listed = trouper("tasks", "--root", tmp_path).out
+    assert listed.count("running (no process)") == listed.count("no process") == 1
+    shown = trouper("tasks", "show", endlessly.id, "--root", tmp_path).out.splitlines()
+    assert shown[0].endswith(": running (no process), attempt 1") and "the next start takes it up" in shown[1]
+    assert "no process" not in trouper("tasks", "show", briefly.id, "--root", tmp_path).out
+    assert "running (no process)" in trouper("sessions", "show", "main", "--root", tmp_path).out
+
+
 async def test_a_damaged_session_is_named_and_hides_no_other(trouper: Callable[..., Any], tmp_path: Path) -> None:
     """J10, I23: after a repair, whatever is listed."""
     old, new = tmp_path / "old", tmp_path / "new"

@@ -9,6 +9,8 @@ from trouper import codec
 from trouper.cli.arguments import Parser, add_tools, carry_out, count, finish, root_of, text
 from trouper.cli.changing import change
 from trouper.cli.describe import quoted
+from trouper.cli.owner import owner_of
+from trouper.cli.tasks import state_of
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
 from trouper.cli.views import open_view
 from trouper.core.messages import Message
@@ -92,6 +94,7 @@ def _show(options: argparse.Namespace) -> int:
     out = Terminal()
     with open_view(root_of(options)) as view:
         state = view.state(options.session)
+    has_process = owner_of(view.root) is not None
     messages = state.history.messages[-options.messages :] if options.messages > 0 else ()
     if options.json:
         out.json({**summary(options.session, state), "messages": [codec.to_json(message) for message in messages]})
@@ -102,7 +105,7 @@ def _show(options: argparse.Namespace) -> int:
     if state.system:
         out.line(f"system: {quoted(state.system, 200)}")
     for task in state.tasks.live.values():
-        out.line(f"task: {task.id} {task.state.value}, {clean_line(task.about.title, 80)}")
+        out.line(f"task: {task.id} {state_of(task, has_process)}, {clean_line(task.about.title, 80)}")
     for note in state.notifications.pending.values():
         out.line(f"notification: {note.state.value} since {when(note.created_at)}, {clean_line(note.title, 80)}")
     for message in messages:

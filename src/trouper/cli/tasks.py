@@ -10,6 +10,7 @@ from trouper import codec
 from trouper._errors import UsageError
 from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, count, finish, root_of, text
 from trouper.cli.changing import change
+from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
 from trouper.core.ids import SessionId
@@ -43,9 +44,11 @@ def _filters(parser: argparse.ArgumentParser, *, inherited: bool = True) -> None
 
 
 def _ls(options: argparse.Namespace) -> int:
-    out = Terminal()
-    with open_view(root_of(options)) as view:
+    root, out = root_of(options), Terminal()
+    with open_view(root) as view:
         found = [task for _, state in view.states(options.session) for task in state.tasks]
+    # Asked behind the records: what is in them is older than any process that has come since.
+    has_process = owner_of(root) is not None
     page = listing(
         found,
         state=TaskState(options.state) if options.state else None,
@@ -55,10 +58,10 @@ def _ls(options: argparse.Namespace) -> int:
     )
     if options.json:
         for task in page.tasks:
-            out.json(as_json(task))
+            out.json(as_json(task, has_process))
         return 0
     rows = [
-        (task.id, task.about.session, task.state.value, _far(task), when(task.created_at), task.about.title)
+        (task.id, task.about.session, state_of(task, has_process), _far(task), when(task.created_at), task.about.title)
         for task in page.tasks
     ]
     out.table(("TASK", "SESSION", "STATE", "PROGRESS", "CREATED", "TITLE"), rows)
@@ -67,8 +70,14 @@ def _ls(options: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(task: Task) -> dict[str, object]:
-    return {**codec.to_json(task), "id": task.id, "session": task.about.session, "state": task.state.value}
+def as_json(task: Task, has_process: bool) -> dict[str, object]:
+    told = {"id": task.id, "session": task.about.session, "state": task.state.value}
+    return {**codec.to_json(task), **told, "has_process": has_process and not task.ended}
+
+
+def state_of(task: Task, has_process: bool) -> str:
+    """The journal's word for it; whether anybody is at it the journal cannot know, only the lock of the root (B10)."""
+    return task.state.value if has_process or task.ended else f"{task.state.value} (no process)"
 
 
 def _far(task: Task) -> str:
@@ -92,12 +101,17 @@ def find(root: Path, id: str) -> Task:
 
 
 def _show(options: argparse.Namespace) -> int:
-    out = Terminal()
-    task = find(root_of(options), options.task)
+    root, out = root_of(options), Terminal()
+    task = find(root, options.task)
+    has_process = owner_of(root) is not None
     if options.json:
-        out.json(as_json(task))
+        out.json(as_json(task, has_process))
         return 0
-    out.line(f"{task.id}: {task.state.value}, attempt {task.attempt}")
+    out.line(f"{task.id}: {state_of(task, has_process)}, attempt {task.attempt}")
+    if not has_process and not task.ended:
+        out.line(
+            "  nobody has the root open: the next start takes it up if its tool is there and may run again, and ends it as interrupted if not"
+        )
     rows = {
         "title": task.about.title,
         "session": task.about.session,
