@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,27 @@ async def test_a_task_that_no_process_works_on_is_told_from_one_that_runs(
     assert shown[0].endswith(": running (no process), attempt 1") and "the next start takes it up" in shown[1]
     assert "no process" not in trouper("tasks", "show", briefly.id, "--root", tmp_path).out
     assert "running (no process)" in trouper("sessions", "show", "main", "--root", tmp_path).out
+
+
+async def test_a_session_whose_process_has_gone_in_mid_turn_is_told_from_one_that_works(
+    trouper: Callable[..., Any], tmp_path: Path
+) -> None:
+    """J12: by the lock of the root. It said acting for as long as nobody started anew."""
+    root, left = tmp_path / "state", tmp_path / "left"
+
+    @tool
+    async def killed() -> None:
+        shutil.copytree(root, left)  # What a process that is killed now leaves.
+        assert "acting " in trouper("sessions", "--root", root).out
+        assert "(no process)" not in trouper("sessions", "--root", root).out
+
+    async with open_runtime(root, model=Scripted([reply(call("killed")), reply("Done.")]), tools=[killed]) as runtime:
+        assert (await (await runtime.session("main")).ask("go")).text == "Done."
+    assert "main     acting (no process)  1" in trouper("sessions", "--root", left).out
+    assert trouper("sessions", "show", "main", "--root", left).out.startswith("main: acting (no process), 1 turn")
+    told = json.loads(trouper("sessions", "--json", "--root", left).out)
+    assert (told["phase"], told["has_process"]) == ("acting", False)
+    assert "no process" not in trouper("sessions", "--root", root).out
 
 
 async def test_a_damaged_session_is_named_and_hides_no_other(trouper: Callable[..., Any], tmp_path: Path) -> None:

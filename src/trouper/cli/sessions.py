@@ -14,8 +14,11 @@ from trouper.cli.tasks import state_of
 from trouper.cli.terminal import Terminal, clean, clean_line, plural, when
 from trouper.cli.views import open_view
 from trouper.core.messages import Message
-from trouper.core.session import State
+from trouper.core.session import Phase, State
 from trouper.roster import SessionDamaged
+
+#: Phases in which nobody has anything to do.
+_RESTING = frozenset((Phase.NEW, Phase.IDLE, Phase.CLOSED))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,30 +46,34 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    out = Terminal()
-    rows: list[tuple[object, ...]] = []
-    with open_view(root_of(options)) as view:
+    root, out = root_of(options), Terminal()
+    rows: list[tuple[str, Phase | None, tuple[object, ...]]] = []
+    told: list[dict[str, object]] = []
+    with open_view(root) as view:
         for name, state, _ in view.each():
             if isinstance(state, SessionDamaged):
-                if options.json:
-                    out.json({"session": name, "phase": "damaged"})
-                rows.append((name, "damaged", "-", "-", "-", ""))
+                told.append({"session": name, "phase": "damaged", "has_process": False})
+                rows.append((name, None, ("-", "-", "-", "")))
                 continue
-            if options.json:
-                out.json(summary(name, state))
-            rows.append(
-                (
-                    name,
-                    state.phase.value,
-                    state.turns,
-                    len(state.tasks.live),
-                    len(state.notifications.pending),
-                    _last(state),
-                )
-            )
-    if not options.json:
-        out.table(("SESSION", "PHASE", "TURNS", "TASKS", "NOTIFICATIONS", "LAST"), rows)
+            told.append(summary(name, state))
+            live, pending = len(state.tasks.live), len(state.notifications.pending)
+            rows.append((name, state.phase, (state.turns, live, pending, _last(state))))
+    # Asked behind the records: what is in them is older than any process that has come since.
+    has_process = owner_of(root) is not None
+    if options.json:
+        for each in told:
+            out.json({"has_process": has_process, **each})
+        return 0
+    table = [
+        (name, "damaged" if phase is None else phase_of(phase, has_process), *counts) for name, phase, counts in rows
+    ]
+    out.table(("SESSION", "PHASE", "TURNS", "TASKS", "NOTIFICATIONS", "LAST"), table)
     return 0
+
+
+def phase_of(phase: Phase, has_process: bool) -> str:
+    """The journal's word for it; whether anybody is at it only the lock of the root knows."""
+    return phase.value if has_process or phase in _RESTING else f"{phase.value} (no process)"
 
 
 def summary(name: str, state: State) -> dict[str, object]:
@@ -97,10 +104,11 @@ def _show(options: argparse.Namespace) -> int:
     has_process = owner_of(view.root) is not None
     messages = state.history.messages[-options.messages :] if options.messages > 0 else ()
     if options.json:
-        out.json({**summary(options.session, state), "messages": [codec.to_json(message) for message in messages]})
+        told = {"has_process": has_process, **summary(options.session, state)}
+        out.json({**told, "messages": [codec.to_json(message) for message in messages]})
         return 0
     out.line(
-        f"{clean_line(options.session)}: {state.phase.value}, {plural(state.turns, 'turn')}, about {state.tokens} tokens to send"
+        f"{clean_line(options.session)}: {phase_of(state.phase, has_process)}, {plural(state.turns, 'turn')}, about {state.tokens} tokens to send"
     )
     if state.system:
         out.line(f"system: {quoted(state.system, 200)}")
