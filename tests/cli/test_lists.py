@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from terminal_driver import AtTerminal
 
 from trouper import Scripted, open_runtime, tool
 from trouper.journal import repair
@@ -94,14 +95,43 @@ async def test_a_task_that_no_process_works_on_is_told_from_one_that_runs(
         await session.wait_task(briefly.id)
         assert states() == {endlessly.id: ("running", True), briefly.id: ("succeeded", False)}
         assert "no process" not in trouper("tasks", "--root", tmp_path).out
-        assert "nobody has the root open" not in trouper("tasks", "show", endlessly.id, "--root", tmp_path).out
+        assert "no process" not in trouper("tasks", "show", endlessly.id, "--root", tmp_path).out
     assert states() == {endlessly.id: ("running", False), briefly.id: ("succeeded", False)}
     listed = trouper("tasks", "--root", tmp_path).out
     assert listed.count("running (no process)") == listed.count("no process") == 1
     shown = trouper("tasks", "show", endlessly.id, "--root", tmp_path).out.splitlines()
-    assert shown[0].endswith(": running (no process), attempt 1") and "the next start takes it up" in shown[1]
+    assert shown[0].endswith(": running (no process), attempt 1")
+    assert (
+        shown[1]
+        == "  no process works on it; it goes on when a process takes its session up that has the tool 'endless'"
+    )
     assert "no process" not in trouper("tasks", "show", briefly.id, "--root", tmp_path).out
     assert "running (no process)" in trouper("sessions", "show", "main", "--root", tmp_path).out
+    with AtTerminal("chat", "--root", str(tmp_path), "--session", "other") as terminal:
+        terminal.wait_for("/help for help")
+        # It lacks the tool, and leaves the run to whoever has it.
+        assert states()[endlessly.id] == ("running", False)
+        assert "running (no process)" in trouper("tasks", "--root", tmp_path).out
+
+
+@tool(background=True, budget_s=0.0)
+async def burn() -> None:
+    """Burn a disc, once."""
+    await trio.sleep_forever()
+
+
+async def test_what_becomes_of_a_task_that_may_run_once_is_said(trouper: Callable[..., Any], tmp_path: Path) -> None:
+    """B10."""
+    model = Scripted([reply(call("burn")), reply("It burns.")], exhausted="repeat")
+    async with open_runtime(tmp_path, model=model, tools=[burn]) as runtime:
+        session = await runtime.session("main")
+        await session.ask("go")
+        (task,) = session.tasks()
+    shown = trouper("tasks", "show", task.id, "--root", tmp_path).out
+    assert "no process works on it; the next start ends it as interrupted" in shown
+    async with open_runtime(tmp_path, model=model) as runtime:
+        await runtime.session("main")
+    assert "interrupted" in trouper("tasks", "show", task.id, "--root", tmp_path).out.splitlines()[0]
 
 
 async def test_a_session_whose_process_has_gone_in_mid_turn_is_told_from_one_that_works(

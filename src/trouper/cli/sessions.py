@@ -101,7 +101,8 @@ def _show(options: argparse.Namespace) -> int:
     out = Terminal()
     with open_view(root_of(options)) as view:
         state = view.state(options.session)
-    has_process = owner_of(view.root) is not None
+    owner = owner_of(view.root)
+    has_process = owner is not None
     messages = state.history.messages[-options.messages :] if options.messages > 0 else ()
     if options.json:
         told = {"has_process": has_process, **summary(options.session, state)}
@@ -113,7 +114,7 @@ def _show(options: argparse.Namespace) -> int:
     if state.system:
         out.line(f"system: {quoted(state.system, 200)}")
     for task in state.tasks.live.values():
-        out.line(f"task: {task.id} {state_of(task, has_process)}, {clean_line(task.about.title, 80)}")
+        out.line(f"task: {task.id} {state_of(task, owner)}, {clean_line(task.about.title, 80)}")
     for note in state.notifications.pending.values():
         out.line(f"notification: {note.state.value} since {when(note.created_at)}, {clean_line(note.title, 80)}")
     for message in messages:

@@ -48,7 +48,7 @@ def _ls(options: argparse.Namespace) -> int:
     with open_view(root) as view:
         found = [task for _, state in view.states(options.session) for task in state.tasks]
     # Asked behind the records: what is in them is older than any process that has come since.
-    has_process = owner_of(root) is not None
+    owner = owner_of(root)
     page = listing(
         found,
         state=TaskState(options.state) if options.state else None,
@@ -58,10 +58,10 @@ def _ls(options: argparse.Namespace) -> int:
     )
     if options.json:
         for task in page.tasks:
-            out.json(as_json(task, has_process))
+            out.json(as_json(task, owner))
         return 0
     rows = [
-        (task.id, task.about.session, state_of(task, has_process), _far(task), when(task.created_at), task.about.title)
+        (task.id, task.about.session, state_of(task, owner), _far(task), when(task.created_at), task.about.title)
         for task in page.tasks
     ]
     out.table(("TASK", "SESSION", "STATE", "PROGRESS", "CREATED", "TITLE"), rows)
@@ -70,14 +70,30 @@ def _ls(options: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(task: Task, has_process: bool) -> dict[str, object]:
+def as_json(task: Task, owner: int | None) -> dict[str, object]:
     told = {"id": task.id, "session": task.about.session, "state": task.state.value}
-    return {**codec.to_json(task), **told, "has_process": has_process and not task.ended}
+    return {**codec.to_json(task), **told, "has_process": not task.ended and _is_worked_on(task, owner)}
 
 
-def state_of(task: Task, has_process: bool) -> str:
-    """The journal's word for it; whether anybody is at it the journal cannot know, only the lock of the root (B10)."""
-    return task.state.value if has_process or task.ended else f"{task.state.value} (no process)"
+def state_of(task: Task, owner: int | None) -> str:
+    """The journal's word for it, and whether anybody is at it, which the journal cannot know."""
+    return task.state.value if task.ended or _is_worked_on(task, owner) else f"{task.state.value} (no process)"
+
+
+def _is_worked_on(task: Task, owner: int | None) -> bool:
+    """The lock of the root says whether there is anybody at all (B10). Who has it need not have taken up what the last one left: it may lack the tool."""
+    return owner is not None and (task.owner is None or owner in (0, task.owner.pid))
+
+
+def _outlook(task: Task) -> str:
+    """What becomes of a task that nobody works on (B10)."""
+    if task.cancel_requested_at is not None:
+        return "the next start ends it as cancelled"
+    if task.state is TaskState.QUEUED:
+        return "it begins when a process takes its session up"
+    if task.about.spec.get("reattachable"):
+        return f"it goes on when a process takes its session up that has the tool {clean_line(repr(task.about.tool))}"
+    return "the next start ends it as interrupted: its tool cannot safely be run a second time"
 
 
 def _far(task: Task) -> str:
@@ -103,15 +119,13 @@ def find(root: Path, id: str) -> Task:
 def _show(options: argparse.Namespace) -> int:
     root, out = root_of(options), Terminal()
     task = find(root, options.task)
-    has_process = owner_of(root) is not None
+    owner = owner_of(root)
     if options.json:
-        out.json(as_json(task, has_process))
+        out.json(as_json(task, owner))
         return 0
-    out.line(f"{task.id}: {state_of(task, has_process)}, attempt {task.attempt}")
-    if not has_process and not task.ended:
-        out.line(
-            "  nobody has the root open: the next start takes it up if its tool is there and may run again, and ends it as interrupted if not"
-        )
+    out.line(f"{task.id}: {state_of(task, owner)}, attempt {task.attempt}")
+    if not task.ended and not _is_worked_on(task, owner):
+        out.line(f"  no process works on it; {_outlook(task)}")
     rows = {
         "title": task.about.title,
         "session": task.about.session,
