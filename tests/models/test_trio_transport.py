@@ -19,7 +19,7 @@ from trouper._errors import ConfigError
 from trouper.models._errors import AuthFailed, BadRequest, ModelError, ModelFault, NetworkFault
 from trouper.models.http import Endpoint
 from trouper.models.http_faults import fault_of_status
-from trouper.models.trio_transport import GULP_S, QUICK_READS, Chunked
+from trouper.models.trio_transport import GULP_S, QUICK_READS, ROUND_TRIP_MAX_S, Chunked
 from trouper.redaction import Redactor
 
 Talk = Callable[[trio.SocketStream], Awaitable[None]]
@@ -137,12 +137,29 @@ async def test_an_idle_connection_that_the_server_closed_is_not_used() -> None:
         await endpoint.aclose()
 
 
+@pytest.fixture
+def connect_within(monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock) -> Callable[[float], None]:
+    """Have every connection take so long. No other time passes but what a server lets pass."""
+    connect = trio.open_tcp_stream
+
+    def take(seconds: float) -> None:
+        async def slowly(*args: Any) -> trio.SocketStream:
+            mock_clock.jump(seconds)
+            return await connect(*args)
+
+        monkeypatch.setattr(trio, "open_tcp_stream", slowly)
+
+    return take
+
+
 @pytest.mark.parametrize("reset", [False, True])
-async def test_a_request_that_meets_the_end_of_an_idle_connection_goes_to_a_new_one_at_once(reset: bool) -> None:
+async def test_a_request_that_meets_the_end_of_an_idle_connection_goes_to_a_new_one_at_once(
+    mock_clock: trio.testing.MockClock, connect_within: Callable[[float], None], reset: bool
+) -> None:
     """M2, L13: it is no attempt, and nobody waits. A connection that ends so as a new one, or after a word, is a fault."""
-    hi, half = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"HTTP/1.1 2"
+    connect_within(0.2)
     hang_up = RESET if reset else None
-    connections = [[hi, hang_up], [hang_up], [hi, half, hang_up], [hi]]
+    connections: list[list[Step]] = [[HI, 0.1, hang_up], [hang_up], [HI, b"HTTP/1.1 2", hang_up], [HI]]
     async with hanging_up(*connections) as (url, counts):
         endpoint = Endpoint(url, provider="test")
         assert await fetch(endpoint) == (200, b"hi")
@@ -159,12 +176,106 @@ async def test_a_request_that_meets_the_end_of_an_idle_connection_goes_to_a_new_
         await endpoint.aclose()
 
 
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("after_s", [0.201, 3.0])
+async def test_a_request_that_the_server_may_have_worked_on_is_not_sent_again(
+    mock_clock: trio.testing.MockClock, connect_within: Callable[[float], None], reset: bool, after_s: float
+) -> None:
+    """M2, L11: it may have been paid for, and whether to ask again is for the retry policy, which keeps count and waits."""
+    connect_within(0.2)
+    async with hanging_up([HI, after_s, RESET if reset else None], [HI]) as (url, counts):
+        endpoint = Endpoint(url, provider="test")
+        assert await fetch(endpoint) == (200, b"hi")
+        connected: list[None] = []
+        with pytest.raises(NetworkFault) as caught:
+            async with endpoint.open("/x", b"{}", connected=lambda: connected.append(None)):
+                pass
+        assert caught.value.retryable
+        assert (counts, len(connected)) == ([2], 1)
+        assert await fetch(endpoint) == (200, b"hi")
+        assert counts == [2, 1]
+        await endpoint.aclose()
+
+
+async def test_who_waits_for_the_new_connection_in_place_of_a_dead_one_is_not_connected(
+    mock_clock: trio.testing.MockClock, connect_within: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L12: it had as long for that as a server has for its first event."""
+    connect_within(0.2)
+
+    async def never(*_: object) -> None:
+        mock_clock.jump(7)
+        await trio.sleep_forever()
+
+    async with hanging_up([HI, None]) as (url, counts):
+        endpoint = Endpoint(url, provider="test", connect_timeout_s=7)
+        assert await fetch(endpoint) == (200, b"hi")
+        monkeypatch.setattr(trio, "open_tcp_stream", never)
+        connected: list[None] = []
+        with pytest.raises(NetworkFault, match="in time"):
+            async with endpoint.open("/x", b"{}", connected=lambda: connected.append(None)):
+                pass
+        assert (counts, connected) == ([2], [])
+        await endpoint.aclose()
+
+
+async def test_a_server_that_takes_its_time_to_read_a_long_request_is_connected_all_the_same(
+    mock_clock: trio.testing.MockClock, connect_within: Callable[[float], None]
+) -> None:
+    """L12, on a connection that idled: the deadline of connecting is none for that."""
+    connect_within(0.2)
+    body = bytes(32 * 1024 * 1024)
+    happened: list[str] = []
+
+    async def talk(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(HI)
+            unread = len(body) - len(await stream.receive_some())
+            await trio.testing.wait_all_tasks_blocked()
+            happened.append("begun")
+            mock_clock.jump(60)
+            await trio.testing.wait_all_tasks_blocked()
+            happened.append("read")
+            while unread > 0:
+                unread -= len(await stream.receive_some(1024 * 1024))
+            await stream.send_all(HI)
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, talk, listeners)
+        endpoint = Endpoint(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}", provider="test")
+        assert await fetch(endpoint) == (200, b"hi")
+        async with endpoint.open("/x", body, connected=lambda: happened.append("connected")) as stream:
+            assert await stream.read_all(10) == b"hi"
+        assert happened == ["begun", "connected", "read"]
+        await endpoint.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_long_search_for_the_address_is_taken_for_no_round_trip(
+    mock_clock: trio.testing.MockClock, connect_within: Callable[[float], None]
+) -> None:
+    """M2: or a server that had worked for as long would be asked again, and nobody told."""
+    connect_within(8)
+    async with hanging_up([HI, ROUND_TRIP_MAX_S + 0.1, None]) as (url, counts):
+        endpoint = Endpoint(url, provider="test")
+        assert await fetch(endpoint) == (200, b"hi")
+        with pytest.raises(NetworkFault):
+            await fetch(endpoint)
+        assert counts == [2]
+        await endpoint.aclose()
+
+
+HI = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 RESET = b"reset"
+#: What is sent, or the time that passes; `None` and `RESET` are the end, orderly or not.
+Step = bytes | float | None
 
 
 @asynccontextmanager
-async def hanging_up(*connections: list[bytes | None]) -> AsyncIterator[tuple[str, list[int]]]:
-    """Each connection plays its own list: an answer for each request, then the end, orderly or not, that comes as the next request does."""
+async def hanging_up(*connections: list[Step]) -> AsyncIterator[tuple[str, list[int]]]:
+    """Each connection plays its own list: an answer for each request, then the end, that comes as the next request does or some time later."""
     counts: list[int] = []
 
     async def talk(stream: trio.SocketStream) -> None:
@@ -174,12 +285,18 @@ async def hanging_up(*connections: list[bytes | None]) -> AsyncIterator[tuple[st
             left = iter(connections[number])
             while await stream.receive_some():
                 counts[number] += 1
-                while (item := next(left)) is not None:
-                    if item == RESET:
+                while (step := next(left)) is not None:
+                    if isinstance(step, float):
+                        clock = trio.lowlevel.current_clock()
+                        assert isinstance(clock, trio.testing.MockClock)
+                        clock.jump(step)
+                        await trio.testing.wait_all_tasks_blocked()
+                        continue
+                    if step == RESET:
                         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                         return
-                    await stream.send_all(item)
-                    if item.endswith(b"hi"):
+                    await stream.send_all(step)
+                    if step == HI:
                         break
                 else:
                     return

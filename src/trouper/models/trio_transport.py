@@ -28,6 +28,10 @@ QUICK_S = 0.0005
 GULP_S = 0.002
 HEAD_BYTES_MAX = 256 * 1024
 _SIZE_LINE_MAX = 4096
+#: A piece that a socket takes without waiting, once it can be written to.
+_SEND_BYTES = 16 * 1024
+#: No round trip takes longer: what connecting took beyond that was the search for the address.
+ROUND_TRIP_MAX_S = 1.0
 
 #: What httpx's own transports tell a listener when a request begins to be sent.
 _SENDING = "http11.send_request_headers.started"
@@ -40,6 +44,7 @@ _FIELD_VALUE = re.compile(rb"[^\x00\r\n]*\Z")
 _TARGET = re.compile(rb"[\x21-\x7e]+\Z")
 
 _Origin: TypeAlias = tuple[str, str, int]
+_Listen: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 
 class TrioTransport(httpx.AsyncBaseTransport):
@@ -53,28 +58,25 @@ class TrioTransport(httpx.AsyncBaseTransport):
         self._idle: list[_Connection] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        head = _request_head(request)
-        body = b"".join([piece async for piece in request.stream])  # type: ignore[union-attr]
+        message = _request_head(request) + b"".join([piece async for piece in request.stream])  # type: ignore[union-attr]
+        # Taken away: httpx keeps the request until the collector comes by, and with it would go whoever listens.
+        listen = request.extensions.pop("trace", None)
         url = request.url
         origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
         connection = self._take_idle(origin)
-        is_fresh = connection is None
         while True:
             if connection is None:
                 connection = await _connected(origin, self._tls, request.extensions.get("timeout", {}).get("connect"))
             try:
-                # Taken away: httpx keeps the request until the collector comes by, and with it would go whoever listens.
-                if (listen := request.extensions.pop("trace", None)) is not None:
-                    await listen(_SENDING, {})
-                status, headers, rest, keep = await _exchange(connection, head, body)
+                status, headers, rest, keep = await _exchange(connection, message, listen)
                 framing, size = _framing(request.method, status, headers)
                 break
-            except BaseException as error:
+            except _EndedBefore:
                 connection.close()
-                if is_fresh or connection.is_heard or not isinstance(error, httpx.TransportError):
-                    raise
-            # The server let go of the idle connection while the request was on its way. Sent once more, on a new one: whoever hangs up on that as well means it.
-            connection, is_fresh = None, True
+                connection = None
+            except BaseException:
+                connection.close()
+                raise
         reply = ReplyBody(connection, rest, framing, size, self._put_back if keep else None)
         return httpx.Response(status, headers=headers, stream=reply, extensions={"body": reply})
 
@@ -85,7 +87,7 @@ class TrioTransport(httpx.AsyncBaseTransport):
             if connection.origin == origin:
                 del self._idle[position]
                 if connection.idle_since >= oldest and connection.is_quiet():
-                    connection.is_heard = False
+                    connection.trial_s = connection.round_trip_s
                     return connection
                 connection.close()
         return None
@@ -117,7 +119,7 @@ class RequestBody(httpx.AsyncByteStream):
         return self._pieces.pop()
 
 
-def told_when_sending(connected: Callable[[], None]) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
+def told_when_sending(connected: Callable[[], None]) -> _Listen:
     """A listener for a request's "trace", whichever transport sends it: to send anything there has to be a connection, a new one or one that idled.
 
     httpx's own transport asks a proxy for a connection (CONNECT) with the same listener: what is sent then is no request to the server yet.
@@ -172,16 +174,30 @@ class _Socket(trio.abc.Stream):
 
 
 class _Connection:
-    __slots__ = ("_socket", "idle_since", "is_heard", "origin", "receive_some", "send_all")
+    __slots__ = (
+        "_socket",
+        "idle_since",
+        "origin",
+        "receive_some",
+        "round_trip_s",
+        "send_all",
+        "trial_s",
+        "wait_writable",
+    )
 
-    def __init__(self, origin: _Origin, socket: _Socket, stream: _Socket | trio.SSLStream[_Socket]) -> None:
+    def __init__(
+        self, origin: _Origin, socket: _Socket, stream: _Socket | trio.SSLStream[_Socket], round_trip_s: float
+    ) -> None:
         self.origin = origin
         self.idle_since = 0.0
-        #: Something of the present reply has come.
-        self.is_heard = False
+        #: To the server and back, about.
+        self.round_trip_s = round_trip_s
+        #: How long from the next request on it is not known whether this is still a connection. A new one is; of one that idled, the end may be on its way.
+        self.trial_s = 0.0
         self._socket = socket
         self.receive_some = stream.receive_some
         self.send_all = stream.send_all
+        self.wait_writable = socket.wait_send_all_might_not_block
 
     def is_quiet(self) -> bool:
         """Whether the other side has said nothing since: an idle connection that can be read from has been closed."""
@@ -195,13 +211,16 @@ class _Connection:
 async def _connected(origin: _Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float | None) -> _Connection:
     scheme, host, port = origin
     context = tls() if scheme == "https" else None
+    begun = trio.current_time()
     with trio.move_on_after(timeout_s if timeout_s is not None else float("inf")):
         try:
             socket = _Socket(await trio.open_tcp_stream(host, port))
         except OSError as exc:
             raise httpx.ConnectError(str(exc)) from exc
+        met = trio.current_time()
+        round_trip_s = min(met - begun, ROUND_TRIP_MAX_S)
         if context is None:
-            return _Connection(origin, socket, socket)
+            return _Connection(origin, socket, socket, round_trip_s)
         stream = trio.SSLStream(socket, context, server_hostname=host, https_compatible=True)
         done = False
         try:
@@ -212,7 +231,8 @@ async def _connected(origin: _Origin, tls: Callable[[], ssl.SSLContext], timeout
         finally:
             if not done:
                 socket.close()
-        return _Connection(origin, socket, stream)
+        # Nor can the handshake be had in less than one, and it searches for no address.
+        return _Connection(origin, socket, stream, min(trio.current_time() - met, round_trip_s))
     raise httpx.ConnectTimeout(f"no connection within {timeout_s} s")
 
 
@@ -234,21 +254,80 @@ _Fields: TypeAlias = list[tuple[bytes, bytes]]
 _Framing: TypeAlias = Literal["chunked", "length", "close"]
 
 
-async def _exchange(connection: _Connection, head: bytes, body: bytes) -> tuple[int, _Fields, bytes, bool]:
+class _EndedBefore(Exception):
+    """The connection was over before the request came to the server."""
+
+
+class _Trial:
+    """Whether a connection that idled is still one.
+
+    A server that had let go of it is heard of within a round trip after a request's first byte, and has not had that request: it goes out once more, on a new
+    connection. Whoever hangs up later may have worked on it; that is a fault like any other, and whether to ask again is for the caller to say (RFC 9110, 9.2.2).
+    So it is then, and no sooner, that there is a connection to tell of.
+    """
+
+    def __init__(self, connection: _Connection, listen: _Listen | None) -> None:
+        self._connection = connection
+        self._ends = trio.current_time() + connection.trial_s
+        self._listen = listen
+        self._is_over = False
+
+    async def send(self, message: bytes) -> None:
+        if not self._connection.trial_s:
+            await self._pass()
+        unsent = memoryview(message)
+        # A server that refuses early may have said why before it hung up: a failure to send is not the last word.
+        with suppress(trio.BrokenResourceError):
+            while unsent and not self._is_over:
+                # Waited for by itself: sending cannot be left half-way.
+                with trio.move_on_at(self._ends) as waiting:
+                    await self._connection.wait_writable()
+                if waiting.cancelled_caught:
+                    await self._pass()
+                else:
+                    await self._connection.send_all(unsent[:_SEND_BYTES])
+                    unsent = unsent[_SEND_BYTES:]
+            if unsent:
+                await self._connection.send_all(unsent)
+
+    async def receive(self) -> bytes:
+        """What comes next; `_EndedBefore` if that is the end, and the trial not over."""
+        if self._is_over:
+            return await _received(self._connection)
+        piece: bytes | None = None
+        with trio.move_on_at(self._ends):
+            try:
+                piece = await _received(self._connection)
+            except httpx.TransportError as error:
+                raise _EndedBefore from error
+        await self._pass()
+        return piece if piece is not None else await _received(self._connection)
+
+    async def _pass(self) -> None:
+        self._is_over = True
+        if self._listen is not None:
+            await self._listen(_SENDING, {})
+
+
+async def _received(connection: _Connection) -> bytes:
+    try:
+        piece = await connection.receive_some(RECEIVE_BYTES)
+    except trio.BrokenResourceError as exc:
+        raise httpx.ReadError(str(exc.__cause__ or exc)) from exc
+    if not piece:
+        raise httpx.RemoteProtocolError("server disconnected without sending a response")
+    return bytes(piece)
+
+
+async def _exchange(
+    connection: _Connection, message: bytes, listen: _Listen | None
+) -> tuple[int, _Fields, bytes, bool]:
     """Send the request; the reply's status, fields, the bytes after its head, and whether the connection may serve again."""
-    # A server that refuses early may have said why before it hung up: a failure to send is not the last word.
-    with suppress(trio.BrokenResourceError):
-        await connection.send_all(head + body)
+    trial = _Trial(connection, listen)
+    await trial.send(message)
     got = b""
     while True:
-        try:
-            piece = await connection.receive_some(RECEIVE_BYTES)
-        except trio.BrokenResourceError as exc:
-            raise httpx.ReadError(str(exc.__cause__ or exc)) from exc
-        if not piece:
-            raise httpx.RemoteProtocolError("server disconnected without sending a response")
-        connection.is_heard = True
-        got += piece
+        got += await trial.receive()
         while (end := _HEAD_END.search(got)) is not None:
             status, keep, headers = _parsed_head(got[: end.start()])
             got = got[end.end() :]
