@@ -422,6 +422,16 @@ A_ERROR = json.dumps({"error": {"type": "overloaded_error", "message": "The mode
         (openai, events(choice(content="half ")), f"event: error\ndata: {O_ERROR}"),
         (anthropic, events(*block(0, {"type": "text", "text": "half "})[:1]), f"data: {A_ERROR}"),
         (anthropic, events(*block(0, {"type": "text", "text": "half "})[:1]), A_ERROR),
+        *[
+            (anthropic, events(*block(0, {"type": "text", "text": "half "})[:1]), written + error)
+            for error in (
+                O_ERROR,
+                A_ERROR,
+                '{"message": "The model is overloaded."}',
+                '{"error": "The model is overloaded."}',
+            )
+            for written in ("error: ", "event: error\ndata: ")
+        ],
     ],
 )
 async def test_why_a_stream_ends_in_its_midst_is_told_however_it_is_written(
@@ -433,10 +443,25 @@ async def test_why_a_stream_ends_in_its_midst_is_told_however_it_is_written(
     assert result.error is not None and "The model is overloaded." in result.error.message
 
 
-async def test_a_context_that_is_found_too_long_in_mid_stream_is_named() -> None:
-    """L11, L32: it was taken for a stream that was cut off, and asked for six times."""
-    error = {"code": 400, "type": "exceed_context_size_error", "message": "the request exceeds the available context"}
-    result, seen = await asked(openai, chunked(f"error: {json.dumps(error)}\n\n".encode()))
+LONG = {
+    "code": 400,
+    "type": "exceed_context_size_error",
+    "message": "the request exceeds the available context size, try increasing it",
+}
+
+
+@pytest.mark.parametrize("make", [openai, anthropic])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        chunked(f"error: {json.dumps(LONG)}\n\n".encode()),
+        chunked(f"event: error\ndata: {json.dumps(LONG)}\n\n".encode()),
+        sized(json.dumps({"error": LONG}).encode(), "400 No", "application/json"),
+    ],
+)
+async def test_a_context_that_is_too_long_for_llama_cpp_is_named(make: Callable[[Seen], Any], reply: Reply) -> None:
+    """L11, L32: in mid-stream it was taken for a stream that was cut off, and asked for six times."""
+    result, seen = await asked(make, reply)
     assert (result.error and result.error.kind, len(seen.bodies)) == ("context_overflow", 1)
 
 

@@ -19,7 +19,7 @@ from trouper.models._errors import (
 )
 from trouper.models.http_faults import clean_message, retry_after_s
 from trouper.models.keys import Credential
-from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry
+from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry, status_in
 
 PROVIDER = "anthropic"
 
@@ -36,6 +36,8 @@ _STATUS_OF = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+#: The second is llama.cpp's.
+_LONG_KINDS = frozenset({"request_too_large", "exceed_context_size_error"})
 _QUOTA_CODES = frozenset({"enforced_spend_limit_reached", "organization_on_hold"})
 _TOO_LONG = re.compile(
     r"(prompt|input|request) is too long|exceeds? (the )?(context|maximum)|context (limit|length|window)|maximum number of tokens",
@@ -73,7 +75,7 @@ def fault_of_error(
     """The fault of an `error` object: of a reply, or of an `error` event in the midst of a stream."""
     kind = str(error.get("type") or "")
     if status is None or status < 300:
-        status = _STATUS_OF.get(kind, 500)
+        status = _STATUS_OF.get(kind) or status_in(error.get("code")) or 500
     prose = str(error.get("message") or "")
     details = error.get("details")
     code = str(details.get("error_code") or "") if isinstance(details, Mapping) else ""
@@ -88,7 +90,7 @@ def fault_of_error(
     shown = f"{PROVIDER} answered {status} {said}"
     if code in _QUOTA_CODES or kind == "billing_error" or _NO_MONEY.search(prose):
         return QuotaExceeded(f"{shown}; check plan and billing", **facts)
-    if status == 413 or kind == "request_too_large" or (status == 400 and _TOO_LONG.search(prose)):
+    if status == 413 or kind in _LONG_KINDS or (status == 400 and _TOO_LONG.search(prose)):
         return ContextOverflow(f"{shown}; compact the history", **facts)
     if status == 429:
         return RateLimited(f"{shown}; wait, or ask for a higher limit", **facts)

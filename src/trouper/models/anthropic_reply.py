@@ -26,6 +26,7 @@ from trouper.models.chunks import (
 )
 from trouper.models.http_faults import clean_message
 from trouper.models.keys import Credential
+from trouper.models.openai_errors import error_in
 from trouper.models.openai_reply import merged
 from trouper.models.refusals import fault_of_event, says_nothing
 from trouper.models.sse import ServerEvent
@@ -86,8 +87,13 @@ class MessagesReply:
             if event.name == "ping" or says_nothing(event.data):
                 return [KeepAlive()]
             raise fault_of_event(PROVIDER, event.data)
-        # Gateways write their own errors without a type.
-        return self._take(str(value.get("type") or event.name or ("error" if "error" in value else "")), value)
+        # Gateways write their own errors without a type, and servers that speak other languages as well one that is the error's.
+        kind = (
+            "error"
+            if event.name == "error"
+            else value.get("type") or event.name or ("error" if "error" in value else "")
+        )
+        return self._take(str(kind), value)
 
     def take_whole(self, value: Json) -> list[Chunk] | None:
         if not isinstance(value, dict):
@@ -129,10 +135,8 @@ class MessagesReply:
             case "ping":
                 chunks.append(KeepAlive())
             case "error":
-                error = value.get("error")
-                raise fault_of_error(
-                    error if isinstance(error, Mapping) else {"message": str(error)}, None, {}, self._credential
-                )
+                # Where it is not within the event, the event itself is the error, as llama.cpp writes it.
+                raise fault_of_error(error_in(value) or value, None, {}, self._credential)
             case _:
                 pass  # An event of tomorrow.
         return chunks

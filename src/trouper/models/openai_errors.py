@@ -21,7 +21,7 @@ from trouper.models.attachments import answer_text
 from trouper.models.gemini_errors import details_of, is_daily, retry_delay_s
 from trouper.models.http_faults import clean_message, retry_after_s
 from trouper.models.keys import Credential
-from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry
+from trouper.models.refusals import fault_of_status_said, fault_of_unknown_body, should_retry, status_in
 
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded"})
 _LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "request_too_large"})
@@ -136,11 +136,7 @@ def fault_of_error(
 
 
 def _status(code: Json, names: set[str]) -> int:
-    if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
-        return code
-    if isinstance(code, str) and code.isdigit() and 400 <= int(code) < 600:
-        return int(code)
-    return next((_STATUS_OF[name] for name in sorted(names) if name in _STATUS_OF), 500)
+    return status_in(code) or next((_STATUS_OF[name] for name in sorted(names) if name in _STATUS_OF), 500)
 
 
 def _wait_s(status: int, headers: Mapping[str, str], prose: str) -> float | None:

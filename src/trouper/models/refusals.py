@@ -5,13 +5,16 @@ What only one provider says, by codes and by prose, is in the module of its erro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from trouper.core.messages import Json
 from trouper.models._errors import BadRequest, ModelError, ServerFault
 from trouper.models.http_faults import clean_message, fault_of_status
 from trouper.models.keys import Credential
 
+_STATUS = re.compile(r"[45][0-9]{2}\Z")
 #: How much of a body in an unknown format is repeated in a message.
 _SHOWN_CHARS = 400
 
@@ -43,6 +46,13 @@ def fault_of_status_said(said: str, facts: Mapping[str, Any]) -> ModelError:
     if facts["retryable"] is not None:
         fault.retryable = facts["retryable"]
     return fault
+
+
+def status_in(code: Json) -> int | None:
+    """The status of a refusal that an error's code gives, as a number or in digits."""
+    if isinstance(code, str) and _STATUS.match(code):
+        return int(code)
+    return code if type(code) is int and 400 <= code < 600 else None
 
 
 def should_retry(headers: Mapping[str, str]) -> bool | None:
