@@ -79,8 +79,8 @@ class ScriptedApi(ABC):
         if body is not None and self._strict:
             try:
                 problem = problem_in(body)
-            except (AttributeError, KeyError, TypeError):
-                problem = "Invalid request: a field is missing, or not of its type"
+            except (AttributeError, KeyError, TypeError, RecursionError):
+                problem = "Invalid request: a field is missing, not of its type, or nested too deep"
         if problem is not None:
             await self._refuse(respond, Status(400, problem))
             return None

@@ -264,9 +264,13 @@ def history_problem(contents: Sequence[Mapping[str, Json]]) -> str | None:
 
 
 def _estimate(body: Mapping[str, Json]) -> int:
-    return sum(
-        -(-len(part.get("text", "")) // 4) for content in body.get("contents", ()) for part in content.get("parts", ())
-    )
+    """Four characters of text to a token."""
+    parts = (part for content in _objects(body.get("contents")) for part in _objects(content.get("parts")))
+    return sum(-(-len(text) // 4) for part in parts if isinstance(text := part.get("text"), str))
+
+
+def _objects(value: Json) -> list[dict[str, Json]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _model_of(request: SeenRequest) -> str:

@@ -192,7 +192,10 @@ async def _read_request(connection: h11.Connection, stream: trio.SocketStream, n
                 return None
         elif isinstance(event, h11.EndOfMessage):
             assert head is not None
-            url = urlsplit(head.target.decode())
+            try:
+                url = urlsplit(head.target.decode())
+            except ValueError:
+                raise h11.RemoteProtocolError("the request is for no address") from None
             return SeenRequest(
                 method=head.method.decode(),
                 path=url.path,

@@ -69,10 +69,11 @@ class OpenAiApi(ScriptedApi):
 
     async def _complete(self, request: SeenRequest, respond: Responder) -> None:
         unreadable = "We could not parse the JSON body of your request."
-        body = await self._body(request, respond, unreadable, history_problem)
+        body = await self._body(request, respond, unreadable, request_problem)
         if body is None:
             return
-        wants_usage = (body.get("stream_options") or {}).get("include_usage") is True
+        options = body.get("stream_options")
+        wants_usage = isinstance(options, Mapping) and options.get("include_usage") is True
         streamed = body.get("stream") is True
         writer = ChunkWriter(str(body.get("model")), usage=wants_usage or not streamed, done_marker=self._done_marker)
         await self._reply(request, respond, writer, whole, streamed=streamed)
@@ -220,8 +221,14 @@ def error_body(status: Status) -> dict[str, Json]:
     return {"error": {"message": status.message, "type": kind, "param": None, "code": code}}
 
 
-def history_problem(body: Mapping[str, Json]) -> str | None:
+def request_problem(body: Mapping[str, Json]) -> str | None:
     """What the real service would not accept in a request, in its own terms."""
+    if not isinstance(body.get("stream_options"), Mapping | None):
+        return "Invalid type for 'stream_options': expected an object."
+    return history_problem(body)
+
+
+def history_problem(body: Mapping[str, Json]) -> str | None:
     messages: Sequence[Mapping[str, Json]] = body.get("messages") or ()
     if not messages:
         return (
