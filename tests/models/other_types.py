@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from typing import Any
 
-OTHERS: list[Any] = [None, True, 7, -0.5, "", "x", [], [7], ["x"], [[]], [{}], {}, {"x": 7}]
+#: Stands for lists in lists, as deep as any decoder takes them. Python itself could neither copy nor show them.
+DEEP = "lists in lists"
+OTHERS: list[Any] = [None, True, 10**30, "", "x", [7], {}, {"x": 7}, DEEP]
+
+
+def encoded(value: Any) -> bytes:
+    return json.dumps(value).encode().replace(b'"' + DEEP.encode() + b'"', b"[" * 1_000 + b"]" * 1_000)
 
 
 def altered(value: Any) -> Iterator[tuple[str, Any]]:

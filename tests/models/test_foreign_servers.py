@@ -273,6 +273,13 @@ async def test_json_that_is_no_reply_is_told_as_that_at_once(make: Callable[[See
     assert "check base_url" in result.error.message
 
 
+@pytest.mark.parametrize(("make", "body"), CLIENTS)
+async def test_an_error_that_is_null_is_none(make: Callable[[Seen], Any], body: bytes) -> None:
+    """M1: from gateways that write all of their fields."""
+    result, seen = await asked(make, chunked(events({"error": None}) + body))
+    assert (result.text, result.error, len(seen.bodies)) == (SAID, None, 1)
+
+
 @pytest.mark.parametrize("make", [gemini, openai, anthropic])
 async def test_an_error_in_a_whole_reply_is_an_error(make: Callable[[Seen], Any]) -> None:
     """M1: from gateways that say 200 and mean another."""

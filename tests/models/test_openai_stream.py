@@ -235,8 +235,9 @@ async def test_a_wrong_key_is_named() -> None:
         (Event({"error": {"code": 502, "message": "upstream"}, "choices": [{"delta": {}, "finish_reason": "error"}]}), ServerFault),
         (Event({"choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}), ServerFault),
         (Event({"object": "error", "message": "context length exceeded", "code": 400}), ContextOverflow),
+        (Event({"error": {"code": "⁵⁰³", "message": "in digits of no number"}}), ServerFault),
     ],
-    ids=["server", "rate", "openrouter", "finish", "vllm"],
+    ids=["server", "rate", "openrouter", "finish", "vllm", "digits"],
 )  # fmt: skip
 async def test_an_error_in_mid_stream_comes_after_what_was_said_before_it(item: Any, kind: type[Exception]) -> None:
     """L13: what was seen decides whether there may be another try."""

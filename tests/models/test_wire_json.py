@@ -22,6 +22,19 @@ def test_long_integers_pass() -> None:
     assert isinstance(wire_json.decode(b"[" * 1000 + b"%d" % 10**30 + b"]" * 1000), list)
 
 
+def test_what_is_no_number_is_written_as_null_beside_anything() -> None:
+    """L22: a word that is not JSON has the whole history refused."""
+    for number in (float("nan"), float("inf"), float("-inf")):
+        assert wire_json.encode({"n": number}) == b'{"n":null}'
+        assert wire_json.encode({"n": number, "m": [10**30]}) == b'{"n":null,"m":[1000000000000000000000000000000]}'
+
+
+def test_what_is_no_text_is_shown_as_json() -> None:
+    """M1: a provider's words may be an object, and nested deeper than anybody can show."""
+    shown = ["x", None, {}, 7, True, {"a": [1]}, wire_json.decode(b"[" * 1000 + b"]" * 1000)]
+    assert [wire_json.as_text(value) for value in shown] == ["x", "", "", "7", "true", '{"a":[1]}', ""]
+
+
 def test_bytes_that_are_no_utf_8_are_replaced() -> None:
     assert wire_json.decode(b'{"a":"\xff"}') == {"a": "\ufffd"}
 

@@ -73,12 +73,12 @@ def fault_of_error(
     error: Mapping[str, Json], status: int | None, headers: Mapping[str, str], credential: Credential | None
 ) -> ModelError:
     """The fault of an `error` object: of a reply, or of an `error` event in the midst of a stream."""
-    kind = str(error.get("type") or "")
+    kind = wire_json.as_text(error.get("type"))
     if status is None or status < 300:
         status = _STATUS_OF.get(kind) or status_in(error.get("code")) or 500
-    prose = str(error.get("message") or "")
+    prose = wire_json.as_text(error.get("message"))
     details = error.get("details")
-    code = str(details.get("error_code") or "") if isinstance(details, Mapping) else ""
+    code = wire_json.as_text(details.get("error_code")) if isinstance(details, Mapping) else ""
     named = f"{kind} ({code})" if code else kind
     said = clean_message(f"{named}: {prose}" if named else prose, credential)
     facts: dict[str, Any] = {

@@ -43,7 +43,7 @@ class _Block:
 
     def __init__(self, value: dict[str, Json], call: int) -> None:
         self.value = value
-        self.kind = str(value.get("type") or "")
+        self.kind = wire_json.as_text(value.get("type"))
         #: Its number among the calls, if it is one.
         self.call = call
         #: Fragments of the arguments' JSON.
@@ -88,18 +88,15 @@ class MessagesReply:
                 return [KeepAlive()]
             raise fault_of_event(PROVIDER, event.data)
         # Gateways write their own errors without a type, and servers that speak other languages as well one that is the error's.
-        kind = (
-            "error"
-            if event.name == "error"
-            else value.get("type") or event.name or ("error" if "error" in value else "")
-        )
-        return self._take(str(kind), value)
+        kind = wire_json.as_text(value.get("type")) or event.name
+        is_error = event.name == "error" or (not kind and value.get("error") is not None)
+        return self._take("error" if is_error else kind, value)
 
     def take_whole(self, value: Json) -> list[Chunk] | None:
         if not isinstance(value, dict):
             return None
         if "content" not in value:
-            return self._take("error", value) if "error" in value else None
+            return self._take("error", value) if value.get("error") is not None else None
         chunks: list[Chunk] = []
         content = value.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):
@@ -176,7 +173,7 @@ class MessagesReply:
                 chunks.append(
                     CallStart(
                         block.call,
-                        str(value.get("name") or ""),
+                        wire_json.as_text(value.get("name")),
                         given if isinstance(given, str) and given else None,
                         _rest(value, "id", "name", "input"),
                     )
@@ -243,7 +240,7 @@ class MessagesReply:
             said: list[Any] = [delta.get("stop_sequence")]
             if isinstance(details, Mapping):
                 said += [details.get("category"), details.get("explanation")]
-            self._detail = ": ".join(str(word) for word in said if word) or None
+            self._detail = ": ".join(filter(None, map(wire_json.as_text, said))) or None
 
     def _take_usage(self, value: Mapping[str, Json], chunks: list[Chunk]) -> None:
         usage = value.get("usage")

@@ -20,7 +20,7 @@ from trouper.models._errors import (
 )
 from trouper.models.http_faults import clean_message, fault_of_status, retry_after_s
 from trouper.models.keys import Credential
-from trouper.models.refusals import fault_of_unknown_body
+from trouper.models.refusals import fault_of_unknown_body, status_in
 
 PROVIDER = "gemini"
 
@@ -46,6 +46,8 @@ _TOO_LONG = re.compile(
 )
 _BAD_KEY = re.compile(r"api[ _-]?key (not valid|expired|invalid|not found)|API_KEY_(INVALID|SERVICE_BLOCKED)", re.I)
 _BAD_SIGNATURE = re.compile(r"thought[ _]?signature", re.I)
+#: Of a duration: a longer one is none that anybody waits for.
+_NUMBER = re.compile(r"\d{1,9}\Z")
 _BAD_PARITY = re.compile(
     r"function (response|call) (parts|turn)|number of function|functionResponse|function_response|corresponding function call",
     re.I,
@@ -69,11 +71,11 @@ def fault_of_error(
 ) -> ModelError:
     """The fault of an `error` object: of a reply, or sent in the midst of a stream."""
     code = error.get("code")
-    name = str(error.get("status") or "")
+    name = wire_json.as_text(error.get("status"))
     if status is None or status == 200:
-        status = code if isinstance(code, int) and code >= 400 else _STATUS_OF.get(name, 500)
+        status = status_in(code) or _STATUS_OF.get(name, 500)
     details = details_of(error)
-    prose = str(error.get("message") or "")
+    prose = wire_json.as_text(error.get("message"))
     said = clean_message(f"{name}: {prose}" if name else prose, credential)
     wait = retry_delay_s(details)
     facts: dict[str, Any] = {
@@ -82,7 +84,7 @@ def fault_of_error(
         "retry_after_s": wait if wait is not None else retry_after_s(headers),
     }
     said = f"gemini answered {status} {said}"
-    reasons = {str(item.get("reason")) for item in details if "reason" in item}
+    reasons = {wire_json.as_text(item.get("reason")) for item in details if "reason" in item}
     if status == 429 or name == "RESOURCE_EXHAUSTED":
         if is_daily(details) or "BILLING_DISABLED" in reasons:
             return QuotaExceeded(
@@ -122,9 +124,9 @@ def retry_delay_s(details: list[Mapping[str, Json]]) -> float | None:
         if isinstance(delay, str) and (match := re.match(r"(\d{1,9}(?:\.\d{1,9})?)s\Z", delay)):
             return float(match[1])
         if isinstance(delay, Mapping):
-            seconds, nanos = delay.get("seconds", 0), delay.get("nanos", 0)
-            if str(seconds).isdigit() and str(nanos).isdigit():
-                return float(seconds) + float(nanos) / 1e9
+            seconds, nanos = (_NUMBER.match(wire_json.as_text(delay.get(name)) or "0") for name in ("seconds", "nanos"))
+            if seconds and nanos:
+                return float(seconds[0]) + float(nanos[0]) / 1e9
     return None
 
 
@@ -132,6 +134,6 @@ def is_daily(details: list[Mapping[str, Json]]) -> bool:
     """Whether google.rpc.QuotaFailure speaks of a limit that no back-off outlasts."""
     for item in details:
         for violation in _listed(item.get("violations")):
-            if isinstance(violation, Mapping) and "perday" in str(violation.get("quotaId", "")).lower():
+            if isinstance(violation, Mapping) and "perday" in wire_json.as_text(violation.get("quotaId")).lower():
                 return True
     return False

@@ -104,10 +104,12 @@ class Reply:
                         self._take_part(part, chunks)
             if "finishReason" in candidate:
                 self._take_finish(candidate)
-        elif "error" in event:
-            error = event["error"]
+        elif (error := event.get("error")) is not None:
             raise fault_of_error(
-                error if isinstance(error, Mapping) else {"message": str(error)}, None, {}, self._credential
+                error if isinstance(error, Mapping) else {"message": wire_json.as_text(error)},
+                None,
+                {},
+                self._credential,
             )
         usage = event.get("usageMetadata")
         if isinstance(usage, dict):
@@ -118,10 +120,8 @@ class Reply:
                 # Told at once, so that a reply cut short has its input counted; the final figures come with the end.
                 chunks.extend(self._usage.news())
         feedback = event.get("promptFeedback")
-        if isinstance(feedback, dict) and str(feedback.get("blockReason") or "") not in _UNSET:
-            self._blocked = ": ".join(
-                str(said) for said in (feedback["blockReason"], feedback.get("blockReasonMessage")) if said
-            )
+        if isinstance(feedback, dict) and (reason := wire_json.as_text(feedback.get("blockReason"))) not in _UNSET:
+            self._blocked = ": ".join(filter(None, (reason, wire_json.as_text(feedback.get("blockReasonMessage")))))
         return chunks
 
     def end(self) -> list[Chunk]:
@@ -159,10 +159,10 @@ class Reply:
                 chunks.append(ThinkingChunk(text, opaque=opaque) if thought else TextChunk(text, opaque))
         elif isinstance(blob := part.get("inlineData"), dict) and isinstance(blob.get("data"), str):
             opaque = _rest(part, "inlineData", blob, ("mimeType", "data"))
-            chunks.append(PartChunk(Media(str(blob.get("mimeType") or ""), data=blob["data"], opaque=opaque)))
+            chunks.append(PartChunk(Media(wire_json.as_text(blob.get("mimeType")), data=blob["data"], opaque=opaque)))
         elif isinstance(file := part.get("fileData"), dict) and isinstance(file.get("fileUri"), str):
             opaque = _rest(part, "fileData", file, ("mimeType", "fileUri"))
-            chunks.append(PartChunk(Media(str(file.get("mimeType") or ""), uri=file["fileUri"], opaque=opaque)))
+            chunks.append(PartChunk(Media(wire_json.as_text(file.get("mimeType")), uri=file["fileUri"], opaque=opaque)))
         elif part:
             chunks.append(PartChunk(ProviderPart(Opaque(PROVIDER, part))))
 
@@ -171,7 +171,9 @@ class Reply:
         self._calls += 1
         given = call.get("id")
         opaque = _rest(part, "functionCall", call, ("id", "name", "args"), ("text", "thought"))
-        chunks.append(CallStart(index, str(call.get("name") or ""), given if isinstance(given, str) else None, opaque))
+        chunks.append(
+            CallStart(index, wire_json.as_text(call.get("name")), given if isinstance(given, str) else None, opaque)
+        )
         arguments = call.get("args")
         if isinstance(arguments, str):
             chunks.append(CallDelta(index, arguments))
@@ -181,15 +183,15 @@ class Reply:
         chunks.append(CallEnd(index, arguments, opaque))
 
     def _take_finish(self, candidate: dict[str, Json]) -> None:
-        reason = str(candidate["finishReason"] or "").upper()
+        reason = wire_json.as_text(candidate["finishReason"]).upper()
         if reason in _UNSET:
             return
         self._finish = reason
-        said = [str(candidate.get("finishMessage") or "")]
+        said = [wire_json.as_text(candidate.get("finishMessage"))]
         ratings = candidate.get("safetyRatings")
         for rating in ratings if isinstance(ratings, list) else ():
             if isinstance(rating, dict) and rating.get("blocked") is True:
-                said.append(str(rating.get("category")))
+                said.append(wire_json.as_text(rating.get("category")))
         self._finish_message = clean_message(" ".join(filter(None, said)), self._credential)
 
 

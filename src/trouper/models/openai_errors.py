@@ -17,7 +17,6 @@ from trouper.models._errors import (
     QuotaExceeded,
     RateLimited,
 )
-from trouper.models.attachments import answer_text
 from trouper.models.gemini_errors import details_of, is_daily, retry_delay_s
 from trouper.models.http_faults import clean_message, retry_after_s
 from trouper.models.keys import Credential
@@ -89,7 +88,7 @@ def _bare_error(value: Json) -> Mapping[str, Json] | None:
     if "message" in value:
         return value
     if "detail" in value:
-        return {"message": answer_text(value["detail"])}
+        return {"message": wire_json.as_text(value["detail"])}
     return None
 
 
@@ -105,7 +104,7 @@ def fault_of_error(
     names = {str(name).lower() for name in (code, error.get("type")) if isinstance(name, str) and name}
     if status is None or status < 300:
         status = _status(code, names)
-    prose = str(error.get("message") or "")
+    prose = wire_json.as_text(error.get("message"))
     named = next((str(name) for name in (code, error.get("type")) if isinstance(name, str) and name), "")
     said = clean_message(f"{named}: {prose}" if named else prose, credential)
     # Google, which speaks this language as well, calls every limit a quota, also that of a minute; its details say which it is.

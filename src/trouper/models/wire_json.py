@@ -7,6 +7,7 @@ U+FFFD and the second passes, so that one odd character does not cost a reply.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 
@@ -43,6 +44,16 @@ def decode_or_none(data: bytes) -> Json:
         return _decode_forgivingly(data)
     except ValueError:
         return None
+
+
+def as_text(value: Json) -> str:
+    """What a provider says where text belongs: as it is, or else as JSON; nothing where nothing is, or what is nested too deep to be meant."""
+    if isinstance(value, str):
+        return value
+    try:
+        return encode(value).decode() if value else ""
+    except RecursionError:
+        return ""
 
 
 def _with_every_digit(value: Json, data: bytes) -> Json:
@@ -85,5 +96,7 @@ def _mended(value: Json) -> Json:
             return {_mended(str(key)): _mended(item) for key, item in value.items()}
         case list() | tuple():
             return [_mended(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None  # As orjson writes it: JSON has no such number.
         case _:
             return value
