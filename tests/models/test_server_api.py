@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from other_types import altered
+from other_types import altered, encoded
 
 from trouper.models.chunks import Done, TextChunk
 from trouper.models.http import Endpoint
@@ -123,7 +123,7 @@ async def test_a_field_of_another_type_is_answered_like_any_other_request(
     ):
 
         async def ask(body: Any) -> int:
-            async with endpoint.open(path, json.dumps(body).encode()) as stream:
+            async with endpoint.open(path, encoded(body)) as stream:
                 await stream.read_all(100_000)
                 return stream.status
 

@@ -77,7 +77,7 @@ class AnthropicApi(ScriptedApi):
         body = await self._body(request, respond, unreadable, lambda body: request_problem(body, version))
         if body is None:
             return
-        writer = BlockWriter(str(body.get("model")))
+        writer = BlockWriter(wire_json.as_text(body.get("model")))
         await self._reply(request, respond, writer, whole, streamed=body.get("stream") is True)
 
     def _error_body(self, status: Status) -> Json:

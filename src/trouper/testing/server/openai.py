@@ -75,7 +75,9 @@ class OpenAiApi(ScriptedApi):
         options = body.get("stream_options")
         wants_usage = isinstance(options, Mapping) and options.get("include_usage") is True
         streamed = body.get("stream") is True
-        writer = ChunkWriter(str(body.get("model")), usage=wants_usage or not streamed, done_marker=self._done_marker)
+        writer = ChunkWriter(
+            wire_json.as_text(body.get("model")), usage=wants_usage or not streamed, done_marker=self._done_marker
+        )
         await self._reply(request, respond, writer, whole, streamed=streamed)
 
     def _error_body(self, status: Status) -> Json:
