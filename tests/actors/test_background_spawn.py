@@ -229,6 +229,42 @@ async def test_hooks_hear_of_the_end_of_a_run(
     assert [(about.outcome, about.task_id) for about in seen[:-1]] == ([] if spawned else [("ok", "")])
 
 
+@pytest.mark.parametrize("spawned", [False, True])
+async def test_hooks_are_told_of_a_long_result_what_the_model_is(
+    open_checked: Any, autojump_clock: Any, tmp_path: Path, spawned: bool
+) -> None:
+    """T5, B9: its beginning and where the whole is. One that is too long for the record is not one that returned nothing."""
+    seen: list[AfterTool] = []
+
+    @tool(background=True)
+    async def dig(sizes: int) -> str | None:
+        """Dig."""
+        await trio.sleep(5.0)
+        return "earth " * sizes or None
+
+    script = (
+        [] if spawned else [reply(call("dig", sizes=2_000)), reply("on"), reply("Noted."), reply(call("dig", sizes=0))]
+    )
+    model = Scripted([*script, reply("Noted.")], exhausted="repeat")
+    options = with_files(open_checked, tmp_path)
+    async with open_checked(model, tools=[dig], hooks=[Hooks(after_tool=seen.append)], **options) as runtime:
+        session = await runtime.session("a")
+        for sizes in (2_000, 0):
+            if spawned:
+                await session.spawn(dig, {"sizes": sizes})
+            else:
+                await session.ask("go")
+            await until_quiet(session)
+        paths = {task.id: task.result_path for task in session.tasks()}
+    long, nothing = (about for about in seen if about.task_id)
+    assert (long.outcome, nothing.outcome, nothing.content) == ("ok", "ok", None)
+    prompts = [request.messages[-1].text for request in model.requests]
+    assert any(all(f"> {line}\n" in prompt for line in long.content.splitlines()) for prompt in prompts)
+    (path,) = (line.removeprefix("result: ") for line in long.content.splitlines() if line.startswith("result: "))
+    assert path == paths[long.task_id]
+    assert json.loads((tmp_path / "files" / "a" / path).read_text())["result"] == "earth " * 2_000
+
+
 async def test_hooks_hear_of_a_run_that_another_process_left_behind(open_checked: Any, autojump_clock: Any) -> None:
     """T5, B10: whichever process it was begun in."""
     machine, seen = Machine(open_checked), list[AfterTool]()

@@ -11,10 +11,11 @@ from trouper import codec
 from trouper.core.calls import ENDED
 from trouper.core.events import CallEnded, ModelReplied, SessionClosed, TurnEnded
 from trouper.core.ids import CallId
-from trouper.core.messages import Json, Outcome, ToolCall
+from trouper.core.messages import Outcome, ToolCall
 from trouper.core.session import State
 from trouper.core.task_events import TaskCancelled, TaskEnded, TaskFailed, TaskInterrupted, TaskSucceeded
-from trouper.core.task_record import NewTask
+from trouper.core.task_record import Task
+from trouper.core.task_text import result_told
 from trouper.foreign import Redact
 from trouper.tools.hooks import AfterTool, AfterTurn, Hooks, SessionEnded, SessionStarted
 
@@ -47,7 +48,7 @@ class HookEvents:
                     asked = self._asked.pop(call_id)
                     yield AfterTool(session, asked.name, asked.arguments, outcome.value, content, call_id)
                 case TaskEnded(task_id=task_id) if (task := after.tasks.get(task_id)) is not None and task.about.tool:
-                    yield _run_ended(session, task.about, event)
+                    yield _run_ended(session, task, event)
                 case TurnEnded(stop_reason=stop_reason):
                     yield AfterTurn(session, stop_reason, after.last.text if after.last is not None else "")
                 case SessionClosed():
@@ -56,10 +57,15 @@ class HookEvents:
                     pass
 
 
-def _run_ended(session: str, about: NewTask, end: TaskEnded) -> AfterTool:
+def _run_ended(session: str, task: Task, end: TaskEnded) -> AfterTool:
+    about = task.about
     # The call that was let go; a run that was spawned or scheduled has none.
     call_id = (about.origin_call or "") if about.kind == "tool" else ""
-    content: Json = end.result if end.error is None else end.error.message
+    match end:
+        case TaskSucceeded():
+            content = result_told(task)
+        case _:
+            content = end.error.message if end.error is not None else None
     outcome = _OUTCOMES[type(end)].value
     return AfterTool(session, about.tool, about.spec.get("arguments") or {}, outcome, content, call_id, about.id)
 

@@ -192,6 +192,13 @@ def result_document(end: End, content: Json) -> Json:
     return {"status": end, "result": content} if end == "succeeded" else {"status": end, "error": _failure(content)}
 
 
+def result_told(task: Task) -> Json:
+    """What a run that succeeded has come to: its result, or, of one too long for the record, what the model is told of it, which says where the whole is."""
+    if task.result is not None or task.summary == summary_text(task.about, "succeeded", None):
+        return task.result
+    return notification_body(task)
+
+
 def notification_title(task: Task) -> str:
     return f"Task {task.state.value}: {task.about.title}"
 

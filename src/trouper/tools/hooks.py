@@ -103,6 +103,7 @@ class AfterTool:
     arguments: dict[str, Json]
     #: ok, error, cancelled, timeout, denied, unknown: after-hooks see denied calls too.
     outcome: str
+    #: What the model is given. Of a run whose result is longer than 4,096 characters that is a text: its beginning, and the path to the whole in the session's files.
     content: Json = None
     call_id: str = ""
     #: The background run that has ended: of a call that was let go (with its `call_id`), or one that was spawned or scheduled (without). Empty where a call has ended.
