@@ -10,9 +10,11 @@ import trio.testing
 
 from trouper import Budget
 from trouper.codec import Record
+from trouper.core.calls import Preparation
 from trouper.core.commands import Interrupt
 from trouper.core.events import ModelReplied, TurnEnded
-from trouper.core.messages import Message, Text, Usage
+from trouper.core.ids import CallId
+from trouper.core.messages import Message, Text, ToolCall, Usage
 from trouper.spending import USUAL_REPLY, Held, Spending
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
@@ -62,6 +64,22 @@ async def test_steps_begin_beside_each_other_as_far_as_the_budget_goes() -> None
         spending.release(steps.begun["a"])
         await trio.testing.wait_all_tasks_blocked()
         assert list(steps.begun) == ["large", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("may_call", [False, True])
+async def test_steps_that_make_no_calls_and_those_that_make_many_do_not_wait_for_each_other(may_call: bool) -> None:
+    """I26, I27: only steps that may call hold calls, and wait for others that do."""
+    spending = Spending(Budget(tool_calls=1))
+    calls = tuple(ToolCall(CallId(f"call_{n}"), "look", {}) for n in range(3))
+    prepared = tuple(Preparation() for _ in calls)
+    reply = ModelReplied(1, 1, Message("assistant", calls), "tool_use", preparations=prepared)
+    spending.count(Record("s", 0, 1, 1.0, Interrupt(1.0), (reply,)))
+    first = await spending.hold("first", 40, may_call=may_call)
+    second = await spending.hold("second", 40, may_call=not may_call)
+    assert {first.tool_calls, second.tool_calls} == {0, 3}
+    with trio.move_on_after(1) as scope:
+        await spending.hold("third", 40)
+    assert scope.cancelled_caught
 
 
 LET_GO: dict[str, Callable[[Spending, Held], None]] = {

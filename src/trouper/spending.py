@@ -66,15 +66,17 @@ class Spending:
 
     # -- steps under way
 
-    async def hold(self, session: str, tokens: int) -> Held:
+    async def hold(self, session: str, tokens: int, *, may_call: bool = True) -> Held:
         """Hold what a step of this session, or a summary, is expected to cost, of which `tokens` are sent; as soon as it fits in with those under way.
+        `may_call`: whether its reply may be calls. One that is offered no tools makes none, nor does a summary.
 
         Let go of when its outcome is recorded; or by `release`, if it has none.
         """
         if (before := self._held.get(session)) is not None:
             self.release(before)  # Of an actor that has crashed, and begins again.
         # One call at least: nobody can say that it makes none, and many may be in their first step at once.
-        cost = Held(session, tokens + max(USUAL_REPLY, self._most_said), max(1, self._most_called))
+        calls = max(1, self._most_called) if may_call else 0
+        cost = Held(session, tokens + max(USUAL_REPLY, self._most_said), calls)
         while not self._fits(cost):
             woken = trio.Event()
             self._waiting.append(woken)
@@ -107,13 +109,14 @@ class Spending:
             self.release(held)
 
     def _fits(self, cost: Held) -> bool:
-        """Whether it may begin: beside the others, or because there are none."""
-        if not self._held:
-            return True
+        """Whether it may begin: beside the others, or because there are none, of calls none that may make any."""
         budget = self._budget
         tokens, calls = (self.usage.total or 0) + self._held_tokens, self._tool_calls + self._held_calls
-        return (budget.tokens is None or tokens + cost.tokens <= budget.tokens) and (
-            not budget.tool_calls or calls + cost.tool_calls <= budget.tool_calls
+        return (not self._held or budget.tokens is None or tokens + cost.tokens <= budget.tokens) and (
+            not self._held_calls
+            or not cost.tool_calls
+            or not budget.tool_calls
+            or calls + cost.tool_calls <= budget.tool_calls
         )
 
     def _wake(self) -> None:

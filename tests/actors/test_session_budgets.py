@@ -331,6 +331,16 @@ async def test_sessions_that_begin_at_once_keep_to_the_runtimes_calls(autojump_c
     assert len(model.requests) == 5 and ends == ["budget"] * 20
 
 
+async def test_sessions_without_tools_do_not_wait_for_the_runtimes_calls(autojump_clock, open_checked):
+    """L25, I27: they make none, whoever else makes how many; so they ask beside each other, and beside one that has tools."""
+    model = Scripted([reply(stall(1), "x")], exhausted="repeat")
+    async with open_checked(model, budget=Budget(tool_calls=2)) as runtime, trio.open_nursery() as nursery:
+        seeing = await runtime.session("seeing", tools=[look])
+        nursery.start_soon(seeing.ask, "go")
+        assert await at_once(runtime, 20) == ["end_turn"] * 20
+    assert trio.current_time() == 1.0 and len(model.requests) == 21
+
+
 @pytest.mark.parametrize("how", ["interrupt", "close"])
 async def test_a_step_that_waits_for_others_can_be_stopped_and_keeps_nobody(autojump_clock, open_checked, how):
     """L15, L25, I26"""

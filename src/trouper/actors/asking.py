@@ -70,7 +70,7 @@ class Asking:
     async def call_model(self, turn: int, step_number: int, running: Running) -> Command | None:
         spending, held = self._host.ground.spending, None
         if spending.is_capped:
-            if (held := await self._hold(running)) is None:
+            if (held := await self._hold(running, may_call=bool(self._host.specs))) is None:
                 return None
             spent = spending.begin_step()
             self._warn()
@@ -104,11 +104,11 @@ class Asking:
                 spending.release(held)  # Else when it is recorded: until then nobody knows what it has cost.
         return command
 
-    async def _hold(self, running: Running) -> Any:
+    async def _hold(self, running: Running, *, may_call: bool) -> Any:
         """What the next request is expected to cost, as soon as it fits in beside those of other sessions; `None` if it was stopped before."""
         spending, held = self._host.ground.spending, None
         with running.until():
-            held = await spending.hold(self._host.session, self._expected_tokens())
+            held = await spending.hold(self._host.session, self._expected_tokens(), may_call=may_call)
         if running.stopped and held is not None:
             spending.release(held)
             return None
@@ -212,7 +212,7 @@ class Asking:
         turn = self._host.state.turn
         spending, held, spent = self._host.ground.spending, None, None
         if spending.is_capped:
-            if (held := await self._hold(running)) is None:
+            if (held := await self._hold(running, may_call=False)) is None:
                 return None
             if turn is not None:  # Each warning is given once, and between turns nobody would hear it.
                 self._warn()

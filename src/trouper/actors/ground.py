@@ -91,7 +91,7 @@ class Spending(Protocol):
     #: Whether tokens are among it.
     caps_tokens: bool
 
-    async def hold(self, session: str, tokens: int) -> Any:
+    async def hold(self, session: str, tokens: int, *, may_call: bool) -> Any:
         """Hold what a step of this session, or a summary, is expected to cost, of which `tokens` are sent, until its outcome is recorded.
 
         Waits until it fits in with those under way.
