@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
+import attrs
 import pytest
 
 from trouper._errors import ConfigError
@@ -159,10 +162,19 @@ async def later_yielding(arguments: Mapping[str, Any]) -> AsyncIterator[bool]:
     yield False
 
 
+class Yielding:
+    def __call__(self, arguments: Mapping[str, Any]) -> Iterator[bool]:
+        yield False
+
+
+class LaterYielding:
+    async def __call__(self, arguments: Mapping[str, Any]) -> AsyncIterator[bool]:
+        yield False
+
+
 @pytest.mark.parametrize(
     "when",
-    [never, Never(), "recursive", yielding, later_yielding],
-    ids=["async function", "async object", "text", "generator", "async generator"],
+    [never, Never(), "recursive", yielding, later_yielding, Yielding(), LaterYielding(), functools.partial(yielding)],
 )
 def test_a_predicate_that_could_not_answer_is_refused_at_once(when: Any) -> None:
     """Security: a coroutine or a generator is true, whatever it would say; a rule with one would allow everything."""
@@ -179,12 +191,60 @@ def test_an_answer_that_has_to_be_awaited_is_none() -> None:
     assert decide_policy(delete, {}, [deny("delete", when=later), allow("*")]) == "deny"
 
 
-def test_an_answer_that_is_a_generator_is_none() -> None:
-    """Security: it is true, whatever it would yield; `any()` or `all()` was left out around it."""
+class Rows:
+    """To be read, and of a length that nobody knows before: true also without any."""
 
-    def each(arguments: Mapping[str, Any]) -> object:
-        return (part == "tmp" for part in ("etc", "passwd"))
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
 
-    for when in (each, lambda arguments: later_yielding(arguments)):
-        assert decide_policy(delete, {}, [allow("delete", when=when)]) == "deny"
-        assert decide_policy(delete, {}, [deny("delete", when=when), allow("*")]) == "deny"
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (part == "tmp" for part in ("etc", "passwd")),
+        map(str.isdigit, "etc"),
+        filter(str.isdigit, "etc"),
+        zip("etc", "tmp", strict=True),
+        iter(()),
+        Rows(),
+        later_yielding({}),
+        "etc".isdigit,
+        lambda: False,
+        never,
+        Never,
+    ],
+)
+def test_an_answer_that_is_true_whatever_it_holds_is_none(said: object) -> None:
+    """Security: `any()` or `all()` was left out around it, or `()` behind it."""
+
+    def when(arguments: Mapping[str, Any]) -> object:
+        return said
+
+    assert decide_policy(delete, {}, [allow("delete", when=when)]) == "deny"
+    assert decide_policy(delete, {}, [deny("delete", when=when), allow("*")]) == "deny"
+
+
+@attrs.frozen
+class Row:
+    owner: str = "ada"
+
+
+@pytest.mark.parametrize(
+    ("said", "holds"),
+    [
+        (re.match("/tmp/", "/tmp/a"), True),
+        (re.match("/tmp/", "/etc"), False),
+        ("tmp", True),
+        ("", False),
+        ({"tmp"}, True),
+        (set(), False),
+        (range(0), False),
+        ({}.keys(), False),
+        (Row(), True),
+        (None, False),
+        (0, False),
+    ],
+)
+def test_an_answer_may_be_whatever_is_true_or_not(said: object, holds: bool) -> None:
+    """T4: as in Python's own `if`."""
+    assert decide_policy(delete, {}, [allow("delete", when=lambda arguments: said)]) == ("allow" if holds else "deny")

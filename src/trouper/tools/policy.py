@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -42,13 +42,16 @@ def _checked_when(rule: Rule, attribute: object, when: When | None) -> None:
         raise ConfigError(
             f"a rule for {rule.tool!r} has when={when!r}; give a function of the arguments, or leave it out"
         )
-    # What an async function returns is true whatever it would say.
-    if inspect.iscoroutinefunction(when) or inspect.iscoroutinefunction(type(when).__call__):
-        raise ConfigError(f"the predicate of a rule for {rule.tool!r} is async; give a plain function, or use a hook")
-    if inspect.isgeneratorfunction(when) or inspect.isasyncgenfunction(when):
-        raise ConfigError(
-            f"the predicate of a rule for {rule.tool!r} is a generator; give a plain function without `yield`"
-        )
+    # What an async function or a generator returns is true whatever it would say. Of an object: by what calling it runs.
+    for call in (when, type(when).__call__):
+        if inspect.iscoroutinefunction(call):
+            raise ConfigError(
+                f"the predicate of a rule for {rule.tool!r} is async; give a plain function, or use a hook"
+            )
+        if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+            raise ConfigError(
+                f"the predicate of a rule for {rule.tool!r} is a generator; give a plain function without `yield`"
+            )
 
 
 def _checked_reason(rule: Rule, attribute: object, reason: Any) -> None:
@@ -81,12 +84,7 @@ class Rule:
             return True
         try:
             # A copy: a predicate judges the arguments that were checked, and changes nothing.
-            said = self.when(fresh(dict(arguments)))
-            if inspect.isawaitable(said):
-                raise TypeError("the predicate returned something to await, which is no answer")
-            if inspect.isgenerator(said) or inspect.isasyncgen(said):
-                raise TypeError("the predicate returned a generator, which is no answer; put any() or all() around it")
-            return bool(said)
+            return _answered(self.when(fresh(dict(arguments))))
         except KeyboardInterrupt:
             raise
         except BaseException as raised:  # A plain function: nothing else that it raises comes from outside.
@@ -94,6 +92,24 @@ class Rule:
             told = chain_of(raised, redact)
             _log.error("the predicate of a rule for %r raised; the cautious reading holds: %s", self.tool, told)
             return self.effect != "allow"
+
+
+def _answered(said: object) -> bool:
+    """Yes or no, as everywhere in Python: a text, a match or a list that may be empty will do. What is true whatever it holds was not meant as an answer."""
+    kind = type(said).__name__
+    if inspect.isawaitable(said):
+        raise TypeError(
+            f"the predicate returned a {kind}, which is to be awaited; give a plain function, or use a hook"
+        )
+    if isinstance(said, Iterator | AsyncIterable) or (isinstance(said, Iterable) and _is_always_true(said)):
+        raise TypeError(f"the predicate returned a {kind}, of which nothing was read; put any() or all() around it")
+    if callable(said) and _is_always_true(said):
+        raise TypeError(f"the predicate returned a {kind}, which was not called; put () behind it")
+    return bool(said)
+
+
+def _is_always_true(value: object) -> bool:
+    return not (hasattr(type(value), "__bool__") or hasattr(type(value), "__len__"))
 
 
 def allow(tool: str, when: When | None = None) -> Rule:
