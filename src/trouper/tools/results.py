@@ -156,7 +156,7 @@ def _plain(value: object) -> Json:
 
 @lru_cache(maxsize=1)
 def _converter() -> Converter:
-    """As for arguments; but a `ToolResult` is no value: its side-car would be told with the rest."""
+    """The one that builds arguments; values are taken apart for results alone. There a `ToolResult` is no value: its side-car would be told with the rest."""
     made = converter()
     made.register_unstructure_hook(ToolResult, _refuse_within)
     return made
