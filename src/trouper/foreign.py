@@ -21,6 +21,10 @@ import trio
 
 #: Cuts the secrets out of a text (J8).
 Redact: TypeAlias = Callable[[str], str]
+#: Characters of a chain that are told; the error itself is at its end.
+CHAIN_CHARS = 65_536
+#: As long as a secret may be.
+_SECRET_MAX = 1 << 15
 
 
 def from_outside(error: BaseException) -> BaseException | None:
@@ -42,12 +46,15 @@ def _is_from_outside(error: BaseException) -> bool:
 
 
 def chain_of(error: BaseException, redact: Redact) -> str:
-    """All that led to it, for a log: without the secrets that it may quote (I36)."""
+    """What led to it, for a log: without the secrets that it may quote (I36), and the end of it if it is very long."""
     try:
         told = "".join(traceback.format_exception(error))
     except Exception:  # What it is made of is foreign too: a `SyntaxError` about bytes, say.
         told = f"{type(error).__name__}, which cannot be shown"
-    return redact(told)
+    if len(told) <= CHAIN_CHARS:
+        return redact(told)
+    # Of a message of megabytes only what is told is looked through, and before it as much as the second half of a secret may take: that alone would not be known as one.
+    return redact(told[-CHAIN_CHARS - _SECRET_MAX :])[_SECRET_MAX:]
 
 
 def alone(error: BaseException) -> BaseException:

@@ -21,7 +21,7 @@ from trouper.actors.triggers import Every, Fired
 from trouper.core.events import ApprovalRequested, CallEnded, TurnEnded
 from trouper.core.live import TextDelta
 from trouper.core.messages import Outcome
-from trouper.foreign import from_outside
+from trouper.foreign import CHAIN_CHARS, chain_of, from_outside
 from trouper.models import Chunk, Done, Fallback, ModelRequest, Scripted, TextChunk, call, reply
 from trouper.session import SessionEnded
 from trouper.tools import Tool
@@ -37,6 +37,23 @@ class Unprintable(SyntaxError):
 
 #: What is no `Exception`, and ends nobody but whoever raised it.
 OWN = [SystemExit, GeneratorExit, asyncio.CancelledError, BaseException]
+
+
+def test_of_a_very_long_chain_the_end_is_told_and_no_half_of_a_secret() -> None:
+    """I36: to look through megabytes for secrets would hold up every session; and half of one would not be known as one."""
+    secret = "a-long-password-0123456789"
+    looked: list[int] = []
+
+    def redact(text: str) -> str:
+        looked.append(len(text))
+        return text.replace(secret, "[redacted]")
+
+    # Wherever the cut falls: also into one, and what is before it becomes shorter by all that is cut out.
+    for more in range(len(secret)):
+        told = chain_of(ValueError(f"{secret} " * 10_000 + "x" * more + " the end"), redact)
+        assert told.rstrip().endswith("the end") and len(told) <= CHAIN_CHARS
+        assert "password" not in told
+    assert max(looked) < 2 * CHAIN_CHARS
 
 
 class Client:

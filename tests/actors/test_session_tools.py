@@ -641,7 +641,9 @@ async def test_whatever_a_tool_raises_ends_its_own_call_only(autojump_clock, ope
     assert any(ended.internal for ended in recorded(journal, CallEnded))
 
 
-@pytest.mark.parametrize("message", ["", " \n", "\x1b[0m"])
+@pytest.mark.parametrize(
+    "message", ["", " \n", "\x1b[0m", "\x1b[0m" * 100_000], ids=["nothing", "blank", "escape", "escapes"]
+)
 async def test_a_tool_that_refuses_without_a_word_is_told_in_some(autojump_clock, open_checked, message):
     """L20: `raise ToolError(str(error))` of an error that says nothing; a model could make nothing of an empty answer."""
 
@@ -654,6 +656,26 @@ async def test_a_tool_that_refuses_without_a_word_is_told_in_some(autojump_clock
     async with open_checked(model, tools=[refuses]) as runtime:
         await (await runtime.session("s")).ask("try")
     assert answers(model.requests[1]) == [("refuses", "error", UNEXPLAINED)]
+
+
+async def test_a_refusal_is_asked_for_its_words_and_not_for_where_it_came_from(autojump_clock, open_checked):
+    """L20: they may be megabytes, and whatever is done with them here holds up every other session."""
+    asked: list[int] = []
+
+    class Refusal(ToolError):
+        def __str__(self) -> str:
+            asked.append(1)
+            return "No tea."
+
+    @tool
+    async def refuses() -> str:
+        """Refuses."""
+        raise Refusal("No tea.")
+
+    model = Scripted([reply(call("refuses")), reply("Well.")])
+    async with open_checked(model, tools=[refuses]) as runtime:
+        await (await runtime.session("s")).ask("try")
+    assert answers(model.requests[1]) == [("refuses", "error", "No tea.")] and len(asked) == 1
 
 
 @pytest.mark.parametrize("stop", ["timeout", "interrupt"])

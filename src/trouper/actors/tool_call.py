@@ -23,7 +23,6 @@ from trouper.tools.errors import ConnectionRequired, ToolError
 from trouper.tools.off_loop import off_loop
 from trouper.tools.output import Shaped, is_heavy, is_plain, shape_output
 from trouper.tools.results import ToolResult, as_result, is_large
-from trouper.tools.terminal_text import clean_text
 
 logger = logging.getLogger("trouper.tools")
 
@@ -40,10 +39,9 @@ def _told(error: BaseException) -> str | None:
     if not isinstance(error, ToolError | ConnectionRequired):
         return None
     try:
-        told = str(error)
+        return str(error)
     except Exception:  # A message that is no text, and has none.
         return None
-    return told if clean_text(told).strip() else UNEXPLAINED
 
 
 class CallHost(Protocol):
@@ -77,6 +75,7 @@ async def run_tool(
     outcome, shaped = Outcome.TIMEOUT, _NOTHING
     images: tuple[Media, ...] = ()
     result: ToolResult | None = None
+    told: str | None = None
     output: _Output | None = None
     persist = False
     with running.until(started + timeout_s):
@@ -98,14 +97,15 @@ async def run_tool(
             outside = from_outside(caught)
             if outside is caught:
                 raise
-            # Cut after redaction: half a secret would not be known as one.
-            internal = chain_of(caught, host.redact_text)[-INTERNAL_CHARS:]
+            told = _told(alone(caught)) if outside is None else None
+            if told is None:
+                # Cut after redaction: half a secret would not be known as one.
+                internal = chain_of(caught, host.redact_text)[-INTERNAL_CHARS:]
             if outside is not None:
                 logger.warning("tool %r failed while it was cancelled: %s", tool.name, internal)
                 raise outside from None
-            outcome, told = Outcome.ERROR, _told(alone(caught))
+            outcome = Outcome.ERROR
             if told is not None:
-                internal = None
                 result = ToolResult(told, is_error=True)
             else:
                 shaped = Shaped(INTERNAL)
@@ -115,6 +115,9 @@ async def run_tool(
                 # The tool has done its work: what is left is not to be held against its time. It can still be stopped.
                 running.extend(math.inf)
             shaped = await output.shape()
+            if told is not None and not str(shaped.content).strip():
+                # Of what a terminal would show of it there is no word.
+                shaped = Shaped(UNEXPLAINED)
     if running.cancelled_caught:
         if running.stopped:
             return None
