@@ -6,7 +6,7 @@ import functools
 import inspect
 import pydoc
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from enum import Enum, IntEnum, StrEnum
@@ -379,6 +379,66 @@ def test_what_has_no_name_of_its_own_is_refused_with_the_way_to_give_one() -> No
 
     with pytest.raises(ToolDefinitionError, match=r"has no name of its own; give it one, tool\(name=\.\.\.\)"):
         tool(functools.partial(left, shop="x"))
+
+
+def query(tenant: str, text: str, limit: int = 10) -> str:
+    """Look something up."""
+    return f"{limit} of {text} for {tenant}"
+
+
+def dressed(function: Callable[..., str], *args: Any, **kwargs: Any) -> Callable[..., str]:
+    """A partial that looks like its function."""
+    return functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
+
+
+def logged(function: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> str:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Shop:
+    def query(self, tenant: str, text: str, limit: int = 10) -> str:
+        """Look something up."""
+        return query(tenant, text, limit)
+
+    query_acme = logged(dressed(query, tenant="acme"))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        dressed(query, tenant="acme"),
+        dressed(query, "acme"),
+        logged(dressed(query, tenant="acme")),
+        logged(logged(dressed(logged(query), "acme"))),
+        functools.partial(logged(dressed(query, "acme")), limit=10),
+        logged(staticmethod(dressed(query, tenant="acme"))),
+        functools.partial(logged(query), tenant="acme"),
+        Shop().query_acme,
+    ],
+)
+async def test_what_is_filled_in_under_decorators_is_not_the_models_to_give(function: Callable[..., str]) -> None:
+    """T1: `functools.update_wrapper` makes a partial look like the function that it fills in."""
+    made = tool(name="query")(function)
+    assert [name for name in made.parameters["properties"] if name != "limit"] == ["text"]
+    assert made.description == "Look something up."
+    assert (await made.run({"text": "tea"}, ToolContext())).content == "10 of tea for acme"
+    with pytest.raises(InvalidArguments, match="tenant: is not a parameter"):
+        made.prepare({"text": "tea", "tenant": "EVIL"})
+
+
+def test_function_that_wraps_itself_is_refused() -> None:
+    """T1."""
+
+    def loop(text: str) -> str:
+        return text
+
+    loop.__wrapped__ = loop  # type: ignore[attr-defined]
+    with pytest.raises(ToolDefinitionError, match="the parameters of tool 'loop' cannot be read"):
+        tool(loop)
 
 
 def test_function_without_a_signature_is_refused() -> None:

@@ -14,7 +14,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, overload
 
 import trio
@@ -179,6 +179,7 @@ def _located(name: str, value: Json, error: Exception) -> list[tuple[str, str]]:
 
 def read_signature(function: Callable[..., Any], name: str, names: Mapping[str, Any]) -> Shape:
     """Schema and binding of a function's parameters. `names`: what is in scope where it was defined."""
+    parameters = _parameters(function, name)
     hints = _hints(function, name, names)
     texts = parameter_texts(_doc(function))
     writer = SchemaWriter(name)
@@ -186,7 +187,7 @@ def read_signature(function: Callable[..., Any], name: str, names: Mapping[str, 
     required: list[str] = []
     structures: dict[str, Structure] = {}
     context: str | None = None
-    for parameter in _parameters(function, name):
+    for parameter in parameters:
         _check_kind(parameter, name)
         annotation = hints.get(parameter.name, parameter.empty)
         if annotation is parameter.empty:
@@ -253,27 +254,39 @@ def _doc(function: Callable[..., Any]) -> str | None:
     return inspect.getdoc(_unwrapped(function))
 
 
-def _parameters(function: Callable[..., Any], name: str) -> Iterable[inspect.Parameter]:
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
+        return list(_signature(function).parameters.values())
+    except (TypeError, ValueError, RecursionError) as error:  # The last: what says that it wraps itself.
         raise ToolDefinitionError(
             f"the parameters of tool {name!r} cannot be read ({error}); wrap it in a function of your own, with annotations",
             tool=name,
         ) from error
-    # Its signature has them as defaults. But they were filled in by code, and are not the model's to change.
-    filled_in = _filled_in(function)
-    return [each for each in parameters if each.name not in filled_in]
 
 
-def _filled_in(function: Callable[..., Any]) -> frozenset[str]:
-    """What a partial gives by keyword."""
-    names: set[str] = set()
-    while isinstance(function, (functools.partial, staticmethod)):
-        if isinstance(function, functools.partial):
-            names.update(function.keywords)
-        function = function.func if isinstance(function, functools.partial) else function.__func__
-    return frozenset(names)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """As `inspect.signature`, which takes a partial that is dressed as its function (`functools.update_wrapper`) for that function: but what a partial fills in,
+    it does in whatever dress, and under whatever decorators."""
+    if isinstance(function, staticmethod):
+        return _signature(function.__func__)
+    if isinstance(function, types.MethodType):
+        return inspect.signature(types.MethodType(_with_signature(function.__func__), function.__self__))
+    if isinstance(function, functools.partial):
+        left = inspect.signature(functools.partial(_with_signature(function.func), *function.args, **function.keywords))
+        # There what it gives by keyword is a default. But it was filled in by code, and is not the model's to change.
+        return left.replace(
+            parameters=[each for each in left.parameters.values() if each.name not in function.keywords]
+        )
+    if hasattr(function, "__wrapped__") and not hasattr(function, "__signature__"):
+        return _signature(function.__wrapped__)
+    return inspect.signature(function)
+
+
+def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    def undressed() -> None: ...
+
+    undressed.__signature__ = _signature(function)  # type: ignore[attr-defined]
+    return undressed
 
 
 def _check_kind(parameter: inspect.Parameter, name: str) -> None:
