@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from trouper._errors import ConfigError
+from trouper._errors import ConfigError, UsageError
 from trouper.tools import Approval, Approvals, Rule, arguments_digest, decide_policy, explain_policy, tool
 from trouper.tools.policy import allow, ask, deny
 
@@ -147,6 +147,14 @@ def test_a_predicate_changes_nothing_of_what_it_judges() -> None:
 
 async def never(arguments: Mapping[str, Any]) -> bool:
     return False
+
+
+@pytest.mark.parametrize("name", ["wip*", "**", "*_file", "wipe ", "wipe?", "files.*", "2wipe"])
+def test_a_rule_for_a_name_that_no_tool_can_have_is_refused(name: str) -> None:
+    """T4: what looks like a pattern would be for no tool, and a deny() with it would leave the call to `allow("*")`."""
+    told = "only '*' by itself is a pattern" if "*" in name else "no tool can be named so"
+    with pytest.raises(UsageError, match=re.escape(f"a rule is for tool={name!r}, but {told}")):
+        deny(name)
 
 
 class Never:

@@ -82,8 +82,13 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
+def can_be_named(name: object) -> bool:
+    """Whether a tool can have this name."""
+    return isinstance(name, str) and _NAME.match(name) is not None
+
+
 def _checked_name(tool: Tool, attribute: object, name: Any) -> None:
-    if not isinstance(name, str) or not _NAME.match(name):
+    if not can_be_named(name):
         shown = name if not isinstance(name, str) or len(name) <= 80 else name[:80] + "..."
         raise ToolDefinitionError(
             f"{shown!r} cannot name a tool; use 1-64 letters, digits, '_' or '-', not starting with a digit or '-'",

@@ -21,7 +21,7 @@ from trouper._errors import ConfigError
 from trouper.core.messages import Json
 from trouper.core.values import changed, frozen
 from trouper.foreign import Redact, chain_of
-from trouper.tools.contract import Tool
+from trouper.tools.contract import Tool, can_be_named
 from trouper.tools.structure import fresh
 
 Effect: TypeAlias = Literal["allow", "deny", "ask"]
@@ -62,13 +62,17 @@ def _checked_reason(rule: Rule, attribute: object, reason: Any) -> None:
 def _checked_tool(rule: Rule, attribute: object, tool: Any) -> None:
     if not isinstance(tool, str) or not tool:
         raise ConfigError(f"a rule is for tool={tool!r}; give the name of a tool as text, or '*' for every tool")
+    if tool != "*" and not can_be_named(tool):
+        # It would be for no tool at all, and guard nothing.
+        only = "only '*' by itself is a pattern, for every tool" if "*" in tool else "no tool can be named so"
+        raise ConfigError(f"a rule is for tool={tool!r}, but {only}; give each tool that you mean a rule, by its name")
 
 
 @frozen
 class Rule:
     """One line of a policy list."""
 
-    #: The name of a tool, or `*` for every tool.
+    #: The name of a tool, or `*` for every tool; there are no other patterns.
     tool: str = field(validator=_checked_tool)
     effect: Effect = field(validator=_checked_effect)
     #: Whether the rule applies to these arguments; `None`: to all.
