@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,54 @@ def test_a_policy_without_rules_allows_nothing(tmp_path: Path, text: str) -> Non
     assert (rule.tool, rule.effect) == ("*", "deny")
 
 
+TOOLS = """
+from trouper import tool
+
+@tool
+def delete_account(name: str) -> str:
+    "Delete an account for good."
+    print(f"deleted {name}")
+    return name
+"""
+
+
+def policy_of(root: Path, *lines: str) -> None:
+    (root / "mytools.py").write_text(TOOLS)
+    (root / "trouper.toml").write_text("\n".join(["tools = ['default', 'mytools.py']", "[policy]", *lines]))
+
+
+@pytest.mark.parametrize("command", [["run", "run delete_account name=ada"], ["chat"]])
+def test_a_rule_for_a_tool_that_is_not_there_is_a_mistake(trouper: Any, tmp_path: Path, command: list[str]) -> None:
+    """T4: it guards nothing, and what it was to guard would run."""
+    policy_of(tmp_path, "ask = ['delete_acount']", "allow = ['*']")
+    done = trouper(*command, "--root", tmp_path, "--model", "simulated")
+    assert done.code == 78 and "deleted" not in done.out
+    assert "trouper.toml', line 3: policy.ask has a rule for 'delete_acount', but there is no such tool" in done.err
+    assert "did you mean 'delete_account'? If it may be missing, add it to policy.absent" in done.err
+    found = trouper("doctor", "--root", tmp_path)
+    assert found.code == 1 and "did you mean 'delete_account'?" in found.out
+
+
+@pytest.mark.parametrize(
+    ("lines", "asked"),
+    [
+        (["deny = ['delete_account', 'run_command', 'spawn_background', 'tool_search']"], None),
+        (["deny = ['delete_account']"], ["default"]),
+        (["deny = ['delete_acount']", "absent = ['delete_acount']"], None),
+        (["absent = ['delete_acount']"], None),
+    ],
+    ids=["built in", "replaced on the command line", "absent", "absent, and no rules"],
+)
+def test_a_rule_may_be_for_a_tool_that_is_built_in_replaced_or_absent(
+    tmp_path: Path, lines: list[str], asked: list[str] | None
+) -> None:
+    """T4"""
+    policy_of(tmp_path, *lines)
+    found = read_configuration(tmp_path)
+    assert found.policies_for(found.tools_made(asked)) == found.policies
+    assert bool(found.policies) == (len(lines) == 2 or "deny" in lines[0])
+
+
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "trouper.toml").write_text("system = 'Be brief.'", encoding="utf-8-sig")
     assert read_configuration(tmp_path).system == "Be brief."
@@ -88,6 +137,8 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
         ("[limits.deadlines]\nidle = 3", "limits.deadlines.idle is no setting"),
         ("[policy]\nforbid = ['x']", "no effect"),
         ("[policy]\nask = 'x'", "a list"),
+        ("[policy]\nask = ['wip*']", "line 2: a rule is for tool='wip*', but only '*' by itself is a pattern"),
+        ("[policy]\nabsent = 'x'", "policy.absent is 'x'; it has to be a list"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, words: str) -> None:

@@ -12,8 +12,9 @@ tokens = 200_000
 max_steps = 12
 
 [policy]                 # tools by name, or "*"
-ask = ["run_command"]
+ask = ["run_command", "deploy"]
 allow = ["*"]
+absent = ["deploy"]      # may be missing; a rule for any other tool that is not there is a mistake
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from trouper.cli.choices import model_named, tools_named
 from trouper.core.settings import Budget, Limits
 from trouper.models.protocol import Model
 from trouper.tools.contract import Tool
+from trouper.tools.equipping import equipped, rules_for_nothing
 from trouper.tools.policy import Rule
 
 FILE_NAME = "trouper.toml"
@@ -118,6 +120,8 @@ class Configuration:
     budget: Budget = field(factory=Budget)
     limits: Limits = field(factory=Limits)
     policies: tuple[Rule, ...] = ()
+    #: Tools that may have rules without being there.
+    absent: tuple[str, ...] = ()
     source: Source = field(default=attrs.Factory(lambda self: Source(self.path), takes_self=True), repr=False, eq=False)
 
     def model_name(self, asked: str | None) -> str:
@@ -134,6 +138,21 @@ class Configuration:
     def tools_made(self, asked: Sequence[str] | None = None) -> list[Tool]:
         with blaming(self.source.place("tools") if asked is None else None, wholly=True):
             return tools_named(self.tools if asked is None else asked, self.path.parent)
+
+    def policies_for(self, tools: Sequence[Tool]) -> tuple[Rule, ...]:
+        """The rules, of which each is for a tool that there is: one that guards nothing was meant to guard something."""
+        names = equipped(tools).names if self.policies else ()
+        if rules_for_nothing(self._expected_to_apply(), names):
+            # The command line may have named others than the file, whose rules are for its own.
+            names = (*names, *equipped(self.tools_made()).names)
+        for rule, near in rules_for_nothing(self._expected_to_apply(), names):
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "correct the name."
+            problem = f"has a rule for {rule.tool!r}, but there is no such tool; {hint}"
+            raise self.source.wrong(f"policy.{rule.effect}", f"{problem} If it may be missing, add it to policy.absent")
+        return self.policies
+
+    def _expected_to_apply(self) -> list[Rule]:
+        return [rule for rule in self.policies if rule.tool not in self.absent]
 
 
 def _can_enter(root: Path) -> bool:
@@ -188,7 +207,7 @@ def _checked(source: Source, values: Mapping[str, Any]) -> Configuration:
             case "limits":
                 taken[name] = _group(source, name, value, Limits)
             case "policy":
-                taken["policies"] = _policies(source, value)
+                taken["policies"], taken["absent"] = _policies(source, value)
             case _:
                 known = "model, system, tools, durability, budget, limits, policy"
                 keys = "; keys come from the environment" if _LIKE_A_KEY.search(name) else ""
@@ -249,18 +268,33 @@ def _shown(hint: Any) -> str:
     return " or ".join(names.get(part, str(part)) for part in parts if part is not type(None))
 
 
-def _policies(source: Source, value: Any) -> tuple[Rule, ...]:
+def _policies(source: Source, value: Any) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
+    """The rules, and the tools that may be missing."""
     rules: list[Rule] = []
+    absent: tuple[str, ...] = ()
     table = _of(source, "policy", value, dict)
-    for effect, tools in table.items():
-        if effect not in _EFFECTS:
-            raise source.wrong(f"policy.{effect}", f"is no effect; there is: {', '.join(_EFFECTS)}")
-        rules += [
-            Rule(_of(source, f"policy.{effect}", tool, str), effect)
-            for tool in _of(source, f"policy.{effect}", tools, list)
-        ]
+    for key, tools in table.items():
+        where = f"policy.{key}"
+        if key not in (*_EFFECTS, "absent"):
+            raise source.wrong(
+                where, f"is no effect; there is: {', '.join(_EFFECTS)}; and absent, for tools that may be missing"
+            )
+        names = [_of(source, where, tool, str) for tool in _of(source, where, tools, list)]
+        if key == "absent":
+            absent = tuple(names)
+            continue
+        try:
+            rules += [Rule(name, key) for name in names]
+        except ConfigError as error:
+            message = _without_keys(f"{source.place(where)}: {error.message}")
+            raise ConfigError(message, file=str(source.path), setting=where) from None
     # A list that matches nothing denies (T4), also if it is empty; to a runtime, no rules at all are no list.
-    return tuple(rules) if rules or not table else (Rule("*", "deny", reason="No rule allows this call."),)
+    found = (
+        tuple(rules)
+        if rules or not table.keys() & set(_EFFECTS)
+        else (Rule("*", "deny", reason="No rule allows this call."),)
+    )
+    return found, absent
 
 
 def _of(source: Source, name: str, value: Any, kind: type[Any]) -> Any:

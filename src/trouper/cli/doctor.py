@@ -27,6 +27,7 @@ from trouper.core.schedule import AwaitDue
 from trouper.core.session import State
 from trouper.journal.format import LOCK_NAME, RESERVE_NAME
 from trouper.roster import SessionDamaged
+from trouper.tools.contract import Tool
 
 FREE_BYTES_MIN = 200_000_000
 #: Larger journals are checked byte by byte on request only.
@@ -202,11 +203,12 @@ def _tools(configuration: Configuration) -> Iterator[Finding]:
     with printed_aside():
         tools = configuration.tools_made()
     yield Finding("tools", "ok", plural(len(tools), "tool"))
-    missing = {rule.tool for rule in configuration.policies} - {"*"} - {tool.name for tool in tools}
-    if missing:
-        place = configuration.source.place("policy")
-        shown = ", ".join(sorted(missing))
-        yield Finding("policy", "note", f"{place} has rules for tools that are not there ({shown}); correct the names")
+    yield from _guarded("policy", lambda: _policies(configuration, tools))
+
+
+def _policies(configuration: Configuration, tools: Sequence[Tool]) -> Iterator[Finding]:
+    if rules := configuration.policies_for(tools):
+        yield Finding("policy", "ok", plural(len(rules), "rule"))
 
 
 def _owner(root: Path) -> Iterator[Finding]:

@@ -112,7 +112,7 @@ async def _opened(
         limits=configuration.limits,
         budget=configuration.budget,
         durability=configuration.durability,
-        policies=configuration.policies,
+        policies=configuration.policies_for(tools),
         take_up=take_up,
     ) as runtime:
         yield runtime
