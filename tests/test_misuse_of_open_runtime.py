@@ -324,3 +324,34 @@ async def test_rules_and_tools_from_a_generator_are_kept(autojump_clock: Any) ->
         session = await runtime.session("s")
         assert (await session.ask("go")).text == "Done."
     assert ran == []
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "guards nothing" in each.getMessage()]
+
+
+async def test_a_rule_for_no_tool_is_warned_of_with_the_first_session(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """T4: a misspelt name leaves the tool that was meant to the other rules. Said once; a built-in tool that is not in use may have a rule."""
+    rules = [Rule("fine_", "ask"), Rule("drop_all", "deny"), Rule("run_command", "deny"), Rule("*", "allow")]
+    async with open_runtime(durability="memory", tools=[fine], policies=rules) as runtime:
+        for name in ("a", "b"):
+            await runtime.session(name)
+    told = "a rule says %r for the tool %r, but the runtime has no such tool%s: unless a session brings it along, the rule guards nothing"
+    assert warned(caplog) == [
+        told % ("ask", "fine_", " (did you mean 'fine'?)"),
+        told % ("deny", "drop_all", ""),
+    ]
+
+
+@pytest.mark.parametrize("shared", [[], [fine]], ids=["no shared tools", "shared tools"])
+async def test_rules_for_tools_of_sessions_are_not_warned_of(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture, shared: list[Any]
+) -> None:
+    """T4: rules are the runtime's, also for tools that only some of its sessions have."""
+    rules = [Rule("find", "ask"), Rule("*", "allow")]
+    async with open_runtime(durability="memory", tools=shared, policies=rules) as runtime:
+        await runtime.session("a", tools=[fine] if shared else None)
+        await runtime.session("b")
+    assert warned(caplog) == []

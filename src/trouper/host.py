@@ -36,7 +36,7 @@ from trouper.services.overview import Overview
 from trouper.session import Session, SessionEnded
 from trouper.subscription import Subscription
 from trouper.tools.context import Offered
-from trouper.tools.equipping import equipped
+from trouper.tools.equipping import equipped, rules_for_nothing
 from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.registry import Registry, ToolSource
 
@@ -95,6 +95,8 @@ class Runtime(Overview):
         self._triggers = supervisor.spawn_supervisor("triggers", grace_s=outfit.limits.grace_s)
         self._outfit = outfit
         self._not_taken_up: dict[str, str] = {}
+        #: Whether it is still to be said which rules are for no tool. Without tools of the runtime's own, all are the sessions'.
+        self._rules_unchecked = len(outfit.registry) > 0
         ground.models.meet(outfit.model)
 
     # -- sessions
@@ -127,6 +129,7 @@ class Runtime(Overview):
         given = {"model": model, "tools": tools, "budget": budget}
         own = tuple(sorted(what for what, value in given.items() if value is not None))
         name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
+        self._check_rules(tools)
         await self._wait_gone(name)
         resident = self._ground.sessions.get(name)
         if resident is None or resident.ref.exit is not None:
@@ -151,6 +154,18 @@ class Runtime(Overview):
                 self._ground.roster.load(name)
             raise
         return handle
+
+    def _check_rules(self, tools: Iterable[ToolSource] | None) -> None:
+        """Said when the first session is opened, and not before: a host that gives its sessions tools of their own has rules for these, which nobody else knows."""
+        if self._rules_unchecked and tools is None:
+            for rule, near in rules_for_nothing(self._outfit.rules, self._outfit.registry.names):
+                logger.warning(
+                    "a rule says %r for the tool %r, but the runtime has no such tool%s: unless a session brings it along, the rule guards nothing",
+                    rule.effect,
+                    rule.tool,
+                    f" (did you mean {' or '.join(map(repr, near))}?)" if near else "",
+                )
+        self._rules_unchecked = False
 
     async def _wait_gone(self, name: str) -> None:
         """The actor of a session that was put to rest a moment ago may not have ended yet; there is only one of a name."""
