@@ -430,6 +430,14 @@ async def test_what_is_filled_in_under_decorators_is_not_the_models_to_give(func
         made.prepare({"text": "tea", "tenant": "EVIL"})
 
 
+def test_partial_that_does_not_fit_its_function_is_refused_by_name() -> None:
+    """T1."""
+    with pytest.raises(
+        ToolDefinitionError, match=r"cannot be read \(.*<function query at .*nope=3.*incorrect arguments"
+    ):
+        tool(name="query")(functools.partial(query, nope=3))
+
+
 def test_function_that_wraps_itself_is_refused() -> None:
     """T1."""
 

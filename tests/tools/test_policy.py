@@ -13,6 +13,7 @@ import pytest
 
 from trouper._errors import ConfigError, UsageError
 from trouper.tools import Approval, Approvals, Rule, arguments_digest, decide_policy, explain_policy, tool
+from trouper.tools.hooks import Deny
 from trouper.tools.policy import allow, ask, deny
 
 
@@ -220,10 +221,13 @@ class Rows:
         lambda: False,
         never,
         Never,
+        Deny("Not on a Friday."),
+        PermissionError("no"),
+        "etc".__lt__(3),  # type: ignore[operator]
     ],
 )
 def test_an_answer_that_is_true_whatever_it_holds_is_none(said: object) -> None:
-    """Security: `any()` or `all()` was left out around it, or `()` behind it."""
+    """Security: `any()` or `all()` was left out around it, or `()` behind it; or it is the answer of a hook, or an error that was to be raised."""
 
     def when(arguments: Mapping[str, Any]) -> object:
         return said

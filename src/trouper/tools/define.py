@@ -286,6 +286,7 @@ def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
     def undressed() -> None: ...
 
     undressed.__signature__ = _signature(function)  # type: ignore[attr-defined]
+    undressed.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)  # As errors name it.
     return undressed
 
 

@@ -22,6 +22,7 @@ from trouper.core.messages import Json
 from trouper.core.values import changed, frozen
 from trouper.foreign import Redact, chain_of
 from trouper.tools.contract import Tool, can_be_named
+from trouper.tools.hooks import Allow, Deny, Rewrite
 from trouper.tools.structure import fresh
 
 Effect: TypeAlias = Literal["allow", "deny", "ask"]
@@ -107,6 +108,8 @@ def _answered(said: object) -> bool:
         )
     if isinstance(said, Iterator | AsyncIterable) or (isinstance(said, Iterable) and _is_always_true(said)):
         raise TypeError(f"the predicate returned a {kind}, of which nothing was read; put any() or all() around it")
+    if said is NotImplemented or isinstance(said, BaseException | Allow | Deny | Rewrite):
+        raise TypeError(f"the predicate returned a {kind}, which says neither yes nor no; return True or False")
     if callable(said) and _is_always_true(said):
         raise TypeError(f"the predicate returned a {kind}, which was not called; put () behind it")
     return bool(said)
