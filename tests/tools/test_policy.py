@@ -59,6 +59,7 @@ def test_predicate_sees_the_arguments() -> None:
     rules = [deny("delete", when=recursive, reason="Not whole trees."), allow("*")]
     assert decide_policy(delete, {"recursive": True}, rules) == "deny"
     assert explain_policy(delete, {"recursive": True}, rules).reason == "Not whole trees."
+    assert explain_policy(delete, {}, [deny("delete", reason=" \n")]).reason == "Permission was denied by policy."
     assert decide_policy(delete, {"recursive": False}, rules) == "allow"
 
 

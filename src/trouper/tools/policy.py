@@ -29,6 +29,7 @@ Effect: TypeAlias = Literal["allow", "deny", "ask"]
 When: TypeAlias = Callable[[Mapping[str, Json]], object]
 
 _log = logging.getLogger(__name__)
+_UNEXPLAINED = "Permission was denied by policy."
 #: The order in which effects are looked for.
 _ORDER: tuple[Effect, ...] = ("deny", "ask", "allow")
 
@@ -176,7 +177,7 @@ def _listed(tool: Tool, arguments: Mapping[str, Json], rules: Sequence[Rule], re
         for effect in _ORDER:
             for rule in rules:
                 if rule.effect == effect and rule.tool == name and rule.matches(tool.name, arguments, redact):
-                    reason = (rule.reason or "Permission was denied by policy.") if effect == "deny" else ""
+                    reason = (rule.reason if rule.reason.strip() else _UNEXPLAINED) if effect == "deny" else ""
                     return Decision(effect, reason, rule)
     return Decision("deny", "Permission was denied: no rule allows this call.")
 
