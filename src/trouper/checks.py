@@ -56,6 +56,13 @@ def count(value: object, what: str) -> int:
     return value
 
 
+def yes_or_no(value: object, what: str) -> bool:
+    """For what must not be read into a value that is merely true, as the text "false" is."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{what}={value!r} says neither yes nor no; give True or False", what=what)
+    return value
+
+
 def plain_json(value: object, what: str) -> None:
     """What JSON holds as it is: anything else would be recorded as something that nobody has said."""
     try:

@@ -328,7 +328,8 @@ class Session(BackgroundSide):
         """Allow one call, as it stands; with `always`, every later call of this tool in this session. One that does not wait for it is refused: `CommandRejected`."""
         checks.text(call, "the id of a call")
         checks.text(by, "by", checks.NAME_MAX)
-        answered = await self._ask(Approve(CallId(call), self._now(), by, bool(always)))
+        checks.yes_or_no(always, "always")
+        answered = await self._ask(Approve(CallId(call), self._now(), by, always))
         if not any(isinstance(event, ApprovalGiven) for event in answered.events):
             raise CommandRejected(f"call {call!r} waits for an approval no longer: it has lapsed", call=call)
 

@@ -34,6 +34,20 @@ async def show_map(city: str) -> str:
     raise AssertionError("the host answers this call")
 
 
+@pytest.mark.parametrize("always", ["false", 1, None])
+async def test_an_approval_for_every_later_call_is_one_in_so_many_words(autojump_clock, open_checked, always):
+    """T4: the text of a form is true whatever it says. Refused, it is no approval of the one call either."""
+    model = Scripted([reply(call("deploy", where="prod")), reply("Done.")])
+    async with open_checked(model, tools=[deploy]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("deploy") as turn:
+            asked = await seen(turn, ApprovalRequested)
+            with pytest.raises(UsageError, match="says neither yes nor no; give True or False"):
+                await session.approve(asked.call, always=always)
+            assert session.approvals == (asked.call,) and not ran
+            await session.deny(asked.call)
+
+
 async def test_a_call_that_needs_approval_waits_for_it(autojump_clock, open_checked, journal):
     model = Scripted([reply(call("deploy", where="prod")), reply("Done.")])
     async with open_checked(model, tools=[deploy]) as runtime:
