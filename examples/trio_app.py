@@ -16,19 +16,33 @@ from trouper.events import TextDelta
 
 
 async def customer(runtime: Runtime, stream: trio.SocketStream) -> None:
-    """The first line is the customer's name, each other one a question. Whatever goes wrong is the end of this call, not of the server."""
-    session = None
-    try:
+    """The first line is the customer's name, each other one a question."""
+    async with trio.open_nursery() as nursery:
+        into, lines = trio.open_memory_channel[str](16)
+        nursery.start_soon(listen, stream, into, nursery.cancel_scope)
+        await converse(runtime, lines, stream)
+        nursery.cancel_scope.cancel()
+
+
+async def listen(stream: trio.SocketStream, into: trio.MemorySendChannel[str], call: trio.CancelScope) -> None:
+    """Somebody has to listen while an answer is under way, or a customer who hangs up would not be noticed before there is something to say."""
+    with suppress(trio.BrokenResourceError):
         async with aclosing(read_lines(stream)) as lines:
             async for line in lines:
-                if session is None:
-                    session = await runtime.session(line)
-                    continue
-                async with session.turn(line) as turn:  # A customer who hangs up leaves it: the turn is interrupted.
-                    async for event in turn:
-                        if isinstance(event, TextDelta):
-                            await stream.send_all(event.text.encode())
-                await stream.send_all(b"\n")
+                await into.send(line)
+    call.cancel()  # Hung up. What leaves `session.turn()` early interrupts the turn, and the tools that it waits for.
+
+
+async def converse(runtime: Runtime, lines: trio.MemoryReceiveChannel[str], stream: trio.SocketStream) -> None:
+    """Whatever goes wrong is the end of this call, not of the server."""
+    try:
+        session = await runtime.session(await lines.receive())
+        async for line in lines:
+            async with session.turn(line) as turn:
+                async for event in turn:
+                    if isinstance(event, TextDelta):
+                        await stream.send_all(event.text.encode())
+            await stream.send_all(b"\n")
     except TrouperError as error:  # A name that is none, an empty question, a second call by the same customer...
         with suppress(trio.BrokenResourceError):
             await stream.send_all(f"{error}\n".encode())

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from trouper import open_runtime
+from trouper import Scripted, open_runtime, tool
+from trouper.events import TurnEnded
+from trouper.models import call, reply
 from trouper.testing.invariants import check_invariants
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -71,6 +73,44 @@ def test_a_rude_customer_of_the_trio_app_ends_his_own_call_only(tmp_path: Path) 
             nursery.cancel_scope.cancel()
 
     trio.run(serve_them)
+
+
+def test_a_customer_of_the_trio_app_who_hangs_up_interrupts_his_turn(tmp_path: Path) -> None:
+    """L15, L21: in the middle of a tool, when nothing is being said that could not be sent."""
+    app = module("trio_app")
+    paying, stopped = trio.Event(), trio.Event()
+
+    @tool
+    async def pay() -> None:
+        """Pay."""
+        paying.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async def hang_up() -> None:
+        model = Scripted([reply(call("pay"))])
+        async with (
+            open_runtime(tmp_path / "state", model=model, tools=[pay]) as runtime,
+            trio.open_nursery() as nursery,
+        ):
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, partial(app.customer, runtime), [listener])
+            async with await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1]) as stream:
+                session = await runtime.session("ada")
+                with session.watch() as events, trio.fail_after(60):
+                    await stream.send_all(b"ada\npay\n")
+                    await paying.wait()
+                    await stream.aclose()
+                    await stopped.wait()
+                    async for event in events:
+                        if isinstance(event, TurnEnded):
+                            assert event.stop_reason == "interrupt"
+                            break
+            nursery.cancel_scope.cancel()
+
+    trio.run(hang_up)
 
 
 def test_support_agent_recalls_what_another_session_remembered(tmp_path: Path) -> None:
