@@ -33,12 +33,13 @@ from trouper.core.messages import Json
 if TYPE_CHECKING:
     from trouper.home import Home
     from trouper.tools.registry import Registry
+    from trouper.tools.session_files import SessionFiles
 
 _S = TypeVar("_S")
 
 
 class Files(Protocol):
-    """The files of one session. Tools open them through `trouper.tools.guards`, never by joining paths themselves (T17)."""
+    """Where a host has the files of one session. Tools read and write them with `context.files`, never by joining paths themselves (T17)."""
 
     @property
     def root(self) -> Path:
@@ -322,9 +323,12 @@ class ToolContext:
     # Services, each present or a clear error.
 
     @property
-    def files(self) -> Files:
-        """The session's files."""
-        return self._met("files", self.services.files)
+    def files(self) -> SessionFiles:
+        """The session's files: `await context.files.write("report.md", text)`."""
+        # Loaded when it is used: most tools have nothing to do with files.
+        from trouper.tools.session_files import SessionFiles
+
+        return SessionFiles(self._met("files", self.services.files))
 
     @property
     def memory(self) -> Memory:

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 from attrs import evolve
 
 from trouper.core.messages import Json
-from trouper.tools.builtin.session_files import DirectoryPath, files_of, on_thread
+from trouper.tools.builtin.session_files import DirectoryPath, files_of
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Policy, Tool
 from trouper.tools.define import tool
@@ -24,6 +24,7 @@ from trouper.tools.guards.processes import (
 )
 from trouper.tools.results import ToolResult
 from trouper.tools.schema import Param
+from trouper.tools.session_files import on_thread
 
 TIMEOUT_DEFAULT_S = 120
 TIMEOUT_MAX_S = 600

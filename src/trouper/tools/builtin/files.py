@@ -17,7 +17,6 @@ from trouper.tools.builtin.session_files import (
     Limit,
     Offset,
     files_of,
-    on_thread,
 )
 from trouper.tools.context import ToolContext
 from trouper.tools.define import tool
@@ -26,6 +25,7 @@ from trouper.tools.guards.descriptors import Entry
 from trouper.tools.guards.names import reachable
 from trouper.tools.guards.rooted import DEFAULT_QUOTA
 from trouper.tools.schema import Param
+from trouper.tools.session_files import on_thread
 
 FILE_BYTES_MAX = DEFAULT_QUOTA.file_bytes_max
 TREE_BYTES_MAX = DEFAULT_QUOTA.bytes_max

@@ -17,7 +17,6 @@ from trouper.tools.builtin.session_files import (
     Limit,
     Offset,
     files_of,
-    on_thread,
 )
 from trouper.tools.context import ToolContext
 from trouper.tools.define import tool
@@ -35,6 +34,7 @@ from trouper.tools.guards.names import NAME_BYTES_MAX
 from trouper.tools.guards.refusal import Refused
 from trouper.tools.guards.rooted import RootedFiles
 from trouper.tools.schema import Param
+from trouper.tools.session_files import on_thread
 
 #: What one call looks at. Linear is not fast enough for a tree of any size.
 SEARCH_BYTES_MAX = 256 * 1024 * 1024
