@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from terminal_driver import in_order
 from trio.testing import MockClock
 
 from trouper import Budget, Limits, ToolContext, open_runtime, tool
+from trouper.cli import main
 from trouper.cli.chat import Chat
 from trouper.cli.chat_input import typed_lines
 from trouper.cli.chat_screen import PlainScreen
@@ -797,3 +799,46 @@ async def test_what_is_asked_when_the_input_has_ended_is_declined(tmp_path: Path
     model = Scripted([reply(call("ask_user", questions=[{"text": "Which colour?"}])), reply("Done.")])
     said = await _answered(tmp_path, model, [ask_user], steer=False)
     assert "  (declined: the input has ended)" in said and "Done." in said
+
+
+async def test_what_went_wrong_inside_a_tool_is_shown_and_where_the_traceback_is(
+    tmp_path: Path, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """L20: the model is told a fixed sentence; whoever sits at the chat may have written the tool."""
+
+    @tool
+    async def price(item: str) -> float:
+        """What an item costs."""
+        return {"tea": 3.5}[item]
+
+    @tool(background=True)
+    async def survey(item: str) -> float:
+        """What it costs everywhere."""
+        await trio.sleep(60)
+        raise ExceptionGroup("no shop answers", [OSError("the line to \x1b[2Jada is dead")])
+
+    async def lines() -> AsyncIterator[str]:
+        yield "go"
+        await session.wait_task(session.tasks().tasks[0].id)
+
+    tools = [price, survey]
+    model = Scripted([reply(call("price", item="milk"), call("survey", item="milk")), "Sorry.", "So it is."])
+    page = Page()
+    async with open_runtime(tmp_path / "state", model=model, tools=tools) as runtime:
+        session = await runtime.session("main")
+        hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, tools)
+        assert await Chat(hosted, session, PlainScreen(page), LineEditor()).run(lines(), steer=False) == 0
+    written = page.stream.getvalue()
+    assert "✗ Price error: The tool failed because of an internal error" in written
+    assert (
+        "    KeyError: 'milk' (`trouper journal show` has the record, and with --record SEQ the traceback)" in written
+    )
+    assert "    OSError: the line to ada is dead (`trouper" in written
+    assert main(["journal", "show", str(tmp_path / "state")]) == 0
+    listed = capsys.readouterr().out
+    ended = listed[: listed.index("error: KeyError: 'milk'")].splitlines()
+    assert "OSError: the line to ada is dead" in listed
+    seq = next(line.split()[0] for line in reversed(ended) if line.split()[0].isdigit())
+    assert main(["journal", "show", str(tmp_path / "state"), "--record", seq]) == 0
+    whole = json.loads(capsys.readouterr().out)["body"]["events"][0]["internal"]
+    assert "Traceback (most recent call last)" in whole and 'return {"tea": 3.5}[item]' in whole

@@ -13,7 +13,7 @@ from trouper.cli.chat_answers import asked, how_to_answer
 from trouper.cli.chat_left import words_left
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import Screen
-from trouper.cli.describe import quoted
+from trouper.cli.describe import quoted, went_wrong
 from trouper.cli.terminal import clean_line, in_full, plural
 from trouper.core.calls import CallPhase
 from trouper.core.events import (
@@ -213,6 +213,13 @@ class Watch:
         else:
             why = f": {clean_line(event.content, _WHY_MAX)}" if isinstance(event.content, str) else ""
             screen.say(f"  ✗ {self._name(call)} {event.outcome.value}{why}", "red")
+            self._tell_inside(event.internal)
+
+    def _tell_inside(self, internal: str | None) -> None:
+        """The model is told nothing of it; whoever has written the tool wants to know."""
+        if mistake := went_wrong(internal):
+            where = "`trouper journal show` has the record, and with --record SEQ the traceback"
+            self._screen.say(f"    {mistake} ({where})", "red")
 
     def _tell_turn(self, event: TurnEnded) -> None:
         self._screen.end_stream()
@@ -251,6 +258,7 @@ class Watch:
                     f"  ■ {type(event).__name__.removeprefix('Task').lower()}: {title} ({task})",
                     "red" if bad else "green",
                 )
+                self._tell_inside(event.internal)
             case NotificationsDelivered(ids=ids):
                 say(f"  ✉ {plural(len(ids), 'notification')}", "magenta")
             case _:

@@ -45,6 +45,7 @@ from trouper.core.schedule import (
 from trouper.core.task_events import TaskCreated, TaskEnded, TaskProgressed, TaskReattached, TaskSpilled, TaskStarted
 
 TEXT_MAX = 60
+MISTAKE_MAX = 120
 
 
 def describe(event: Any, text_max: int = TEXT_MAX) -> str:
@@ -73,8 +74,9 @@ def _about(event: Any, text_max: int) -> str:
             return f"{turn}.{step} {fault.kind}: {clean_line(fault.message, text_max)}"
         case CallStarted(call=call, attempt=attempt):
             return f"{call}" + (f" attempt {attempt}" if attempt > 1 else "")
-        case CallEnded(call=call, outcome=outcome, task=task):
-            return f"{call} {outcome.value}" + (f", goes on as {task}" if task else "")
+        case CallEnded(call=call, outcome=outcome, task=task, internal=internal):
+            goes_on = f", goes on as {task}" if task else ""
+            return f"{call} {outcome.value}{goes_on}{went_wrong(internal, ': ')}"
         case CallWasLate(call=call, outcome=outcome):
             return f"{call} {outcome.value}"
         case ArgumentsRepaired(call=call, notes=notes):
@@ -110,8 +112,8 @@ def _about_background(event: Any, text_max: int) -> str:
         case TaskProgressed(task_id=task, detail=detail, progress=progress):
             far = f" {progress.current:g}" + (f"/{progress.total:g}" if progress.total else "") if progress else ""
             return f"{task}{far}" + (f" {quoted(detail, text_max)}" if detail else "")
-        case TaskEnded(task_id=task, attempt=attempt):
-            return f"{task} attempt {attempt}"
+        case TaskEnded(task_id=task, attempt=attempt, internal=internal):
+            return f"{task} attempt {attempt}{went_wrong(internal, ': ')}"
         case NotificationQueued(notification=note):
             return f"{note.kind} {quoted(note.title, text_max)}"
         case NotificationsDelivered(ids=ids) | NotificationsAcknowledged(ids=ids):
@@ -135,6 +137,13 @@ def _about_background(event: Any, text_max: int) -> str:
             return f"{scope} {key}"
         case _:
             return str(getattr(event, "task_id", None) or getattr(event, "schedule_id", None) or "")
+
+
+def went_wrong(internal: str | None, before: str = "") -> str:
+    """Of what went wrong inside a tool, the line that says most: the last one of a traceback."""
+    lines = [line.strip(" |+-") for line in (internal or "").splitlines()]
+    last = next((line for line in reversed(lines) if line), "")
+    return f"{before}{clean_line(last, MISTAKE_MAX)}" if last else ""
 
 
 def quoted(text: str, limit: int = TEXT_MAX) -> str:
