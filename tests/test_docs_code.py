@@ -18,8 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from trouper import ToolContext
 from trouper.cli import main
 from trouper.cli.configuration import read_configuration
+from trouper.tools.context import SERVICE_NAMES, KeyValue, Memory, Schedules, Secrets, Tasks
+from trouper.tools.session_files import SessionFiles
 
 ROOT = Path(__file__).parents[1]
 #: The actors guide has a test of its own, which also runs its program under many schedules.
@@ -96,6 +99,29 @@ def test_the_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
     checked = [*tmp_path.glob("*.py"), *(ROOT / "examples").glob("*.py")]
     done = subprocess.run([*command, *map(str, checked)], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+#: Of a context: the runtime's side of it, and no tool's.
+_OF_THE_RUNTIME = {"services", "sink", "run", "home", "in_thread"}
+_SERVICES = {"files": SessionFiles, "kv": KeyValue, "secrets": Secrets, "memory": Memory, "tasks": Tasks}
+_SERVICES["schedules"] = Schedules
+
+
+def test_the_page_on_tools_has_all_that_a_context_offers() -> None:
+    """T7: its table is the whole of `ToolContext`, with the methods of each service and the need that stands for it."""
+    page = (ROOT / "design" / "guides" / "tools.md").read_text()
+    section = page[page.index("## What a tool can use") : page.index("### Files, values, memory")]
+    rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
+    told: dict[str, tuple[str, str]] = {}
+    for first, second, need in rows:
+        told |= {name: (second, need.strip(" `")) for name in re.findall(r"`(\w+)", first)}
+        told |= {name: (second, need.strip(" `")) for name in re.findall(r"`(\w+)` is the service", second)}
+    assert told.keys() == {name for name in dir(ToolContext) if not name.startswith("_")} - _OF_THE_RUNTIME
+    assert {need for _, need in told.values() if need} == set(SERVICE_NAMES)
+    for name, service in _SERVICES.items():
+        second, need = told[name]
+        methods = {each for each, found in vars(service).items() if not each.startswith("_") and callable(found)}
+        assert set(re.findall(r"`(\w+)", second)) == methods and need == name
 
 
 def _lines(code: str) -> list[str]:
