@@ -15,10 +15,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trouper import ToolContext
+from trouper import Budget, Compaction, Deadlines, Hooks, Limits, Retry, ToolContext, events, tools
 from trouper.cli import main
 from trouper.cli.configuration import read_configuration
 from trouper.tools.context import SERVICE_NAMES, KeyValue, Memory, Schedules, Secrets, Tasks
@@ -122,6 +123,29 @@ def test_the_page_on_tools_has_all_that_a_context_offers() -> None:
         second, need = told[name]
         methods = {each for each, found in vars(service).items() if not each.startswith("_") and callable(found)}
         assert set(re.findall(r"`(\w+)", second)) == methods and need == name
+
+
+def test_the_page_on_embedding_has_every_hook_budget_and_limit() -> None:
+    """T5, api.md: its tables are the whole of what can be set, and of what a hook gets."""
+    page = (ROOT / "design" / "guides" / "embedding.md").read_text()
+    settings = page[page.index("## Budgets and limits") : page.index("## Structured output")]
+    rows = "".join(line for line in settings.splitlines() if line.startswith("| "))
+    told = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", rows))))
+    groups: tuple[Any, ...] = (Budget, Limits, Retry, Deadlines, Compaction)
+    assert told == {name for group in groups for name in group.__annotations__} | {each.__name__ for each in groups}
+    hooks = page[page.index("## Hooks") : page.index("## Budgets and limits")]
+    table = dict(re.findall(r"^\| `(\w+)` \| `(\w+\([\w, ]+\))`", hooks, re.MULTILINE))
+    assert table.keys() == Hooks.__annotations__.keys() - {"timeout_s"}
+    for event in table.values():
+        name, fields = event.removesuffix(")").split("(")
+        assert fields.split(", ") == list(getattr(tools, name).__annotations__)
+
+
+def test_events_that_a_page_names_are_there() -> None:
+    page = (ROOT / "design" / "guides" / "embedding.md").read_text()
+    table = page[page.index("| live | recorded |") : page.index("## Attachments")]
+    names = set(re.findall(r"`([A-Z]\w+)`", table))
+    assert len(names) > 20 and names <= set(events.__all__)
 
 
 def _lines(code: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tools: the contract (`@tool`, `Tool`, `ToolResult`, `ToolError`), what a tool is handed (`ToolContext`), and how tools are gathered (`Toolset`, `Registry`)."""
+"""Tools: the contract (`@tool`, `Tool`, `ToolResult`, `ToolError`), what a tool is handed (`ToolContext`), how tools are gathered (`Toolset`, `Registry`), and what may be put around them (`Rule`, `Hooks`)."""
 
 from trouper.tools.arguments import Parsed, parse_arguments
 from trouper.tools.context import Question, Reply, Services, Sink, ToolContext
@@ -6,7 +6,18 @@ from trouper.tools.contract import Hints, Prepared, Tool
 from trouper.tools.deferral import revealed_by
 from trouper.tools.define import tool
 from trouper.tools.errors import ConnectionRequired, InvalidArguments, InvalidResult, ToolError
-from trouper.tools.hooks import Allow, Deny, Hooks, Rewrite
+from trouper.tools.hooks import (
+    AfterTool,
+    AfterTurn,
+    Allow,
+    BeforeTool,
+    BeforeTurn,
+    Deny,
+    Hooks,
+    Rewrite,
+    SessionEnded,
+    SessionStarted,
+)
 from trouper.tools.narration import narration
 from trouper.tools.output import OUTPUT_MAX, Shaped, shape_output
 from trouper.tools.policy import Approval, Approvals, Rule, arguments_digest, decide_policy, explain_policy
@@ -16,9 +27,13 @@ from trouper.tools.schema import Param
 
 __all__ = [
     "OUTPUT_MAX",
+    "AfterTool",
+    "AfterTurn",
     "Allow",
     "Approval",
     "Approvals",
+    "BeforeTool",
+    "BeforeTurn",
     "ConnectionRequired",
     "Deny",
     "Hints",
@@ -34,6 +49,8 @@ __all__ = [
     "Rewrite",
     "Rule",
     "Services",
+    "SessionEnded",
+    "SessionStarted",
     "Shaped",
     "Sink",
     "Tool",

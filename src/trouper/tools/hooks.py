@@ -60,6 +60,8 @@ class Rewrite:
 
 @frozen
 class SessionStarted:
+    """A session was made, or opened again."""
+
     session: str
     #: Whether the journal knew the session already.
     resumed: bool = False
@@ -67,6 +69,8 @@ class SessionStarted:
 
 @frozen
 class SessionEnded:
+    """A session is closed for good. One that only stops with its runtime is not."""
+
     session: str
 
 
@@ -80,6 +84,8 @@ class BeforeTurn:
 
 @frozen
 class AfterTurn:
+    """A turn has ended, also one that a session has started by itself."""
+
     session: str
     stop_reason: str
     text: str = ""
@@ -87,6 +93,8 @@ class AfterTurn:
 
 @frozen
 class BeforeTool:
+    """A call, or a background run, is about to start."""
+
     session: str
     tool: str
     #: A copy: to change it, return `Rewrite`.
@@ -97,6 +105,8 @@ class BeforeTool:
 
 @frozen
 class AfterTool:
+    """A call has ended, or was let go to go on in the background, or has ended there."""
+
     session: str
     tool: str
     #: A copy, as the content is.
