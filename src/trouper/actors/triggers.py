@@ -22,6 +22,21 @@ from trouper.core.cron import Cron, OneShot, next_fire, parse_when
 from trouper.core.values import frozen
 from trouper.foreign import from_outside
 
+#: With the two kinds of time, so that whoever sets a trigger finds all that it may fire by in one place.
+__all__ = [
+    "TRIGGER_RESTART",
+    "Act",
+    "Cron",
+    "Every",
+    "Fired",
+    "OnChange",
+    "OneShot",
+    "TriggerFailed",
+    "When",
+    "check_trigger",
+    "run_trigger",
+]
+
 TRIGGER_RESTART = Restart(on="failure", limit=5, within_s=60.0, delay_s=0.5)
 #: The wall clock may be set: it is looked at this often.
 _LOOK_AT_CLOCK_S = 60.0
