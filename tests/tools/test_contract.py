@@ -17,6 +17,7 @@ from uuid import UUID
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from trouper._errors import ToolDefinitionError
 from trouper.core.ids import CallId, SessionId
@@ -36,6 +37,7 @@ from trouper.tools import (
     ToolResult,
     tool,
 )
+from trouper.tools.context import SilentSink
 
 if TYPE_CHECKING:
     from trouper.tools.context import ToolContext as ContextForTypeCheckers  # noqa: F401
@@ -744,6 +746,24 @@ async def test_plain_function_runs_in_a_worker_thread() -> None:
         return threading.current_thread().name
 
     assert (await where.run({}, ToolContext())).content != threading.current_thread().name
+
+
+async def test_a_plain_function_takes_no_virtual_time(autojump_clock: MockClock) -> None:
+    """T1: a mock clock runs on while a thread works, and every such call was a time-out in the simulator. There it is done on the spot."""
+    said: list[str] = []
+
+    class Heard(SilentSink):
+        def status(self, text: str) -> None:
+            said.append(text)
+
+    @tool
+    def count_words(text: str, context: ToolContext) -> int:
+        context.status("counting")
+        return len(text.split())
+
+    with trio.fail_after(1):
+        assert (await count_words.run({"text": "one two"}, ToolContext(sink=Heard()))).content == 2
+    assert said == ["counting"] and trio.current_time() == 0
 
 
 async def test_cancelling_does_not_wait_for_a_thread() -> None:

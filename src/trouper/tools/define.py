@@ -22,6 +22,7 @@ import trio
 from trouper._errors import ToolDefinitionError
 from trouper.core.messages import Json
 from trouper.core.values import frozen
+from trouper.threads import in_thread
 from trouper.tools.complaint import clipped, listed, summarised
 from trouper.tools.context import ToolContext
 from trouper.tools.contract import Hints, Invoke, Narrate, Policy, Tool
@@ -341,9 +342,7 @@ def _invoke(function: Callable[..., Any], shape: Shape) -> Invoke:
         # time, holding its place in the limiter till then; the call is recorded as cancelled, and nobody reads what it returns.
         # In a tuple, since trio takes a coroutine that comes out of a thread for a mistake: a lambda or a decorator around an async function
         # looks plain until it is called.
-        (returned,) = await trio.to_thread.run_sync(
-            lambda: (function(**bound),), abandon_on_cancel=True, limiter=_threads()
-        )
+        (returned,) = await in_thread(lambda: (function(**bound),), abandon_on_cancel=True, limiter=_threads())
         return await returned if inspect.isawaitable(returned) else returned
 
     return invoke_in_thread
