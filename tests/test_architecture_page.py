@@ -52,8 +52,17 @@ def test_the_checker_checks_what_the_page_says() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+    for link in re.findall(r"\]\((?!https?://)([^)]+)\)", page.read_text()):
+        target, _, part = link.partition("#")
+        place = page.parent / target if target else page
+        assert place.exists(), f"{page.name} links to {target}, which is not there"
+        assert not part or part in anchors_of(place), f"{page.name} links to {link}, and {target} has no such part"
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def test_generated_pages_are_fresh() -> None:
