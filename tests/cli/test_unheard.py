@@ -43,13 +43,13 @@ async def test_a_second_signal_ends_the_process_if_the_loop_has_not_noticed_the_
         with ended_if_unheard({signal.SIGINT: 130, signal.SIGTERM: 143}, lambda: told.append("leaves")):
             signal.raise_signal(signal.SIGINT)
             clock[0] += ONE_S / 2
-            signal.raise_signal(
-                signal.SIGINT
-            )  # As one: somebody has handed on what the terminal had sent to us as well.
+            # As one: somebody has handed on what the terminal had sent to us as well.
+            signal.raise_signal(signal.SIGINT)
             assert not told
             await wait_all_tasks_blocked()  # The loop goes on, and notices.
             clock[0] += ONE_S
             signal.raise_signal(signal.SIGINT)
+            await wait_all_tasks_blocked()  # All that came so far are told as one.
             assert await anext(pressed) == signal.SIGINT
             assert not told
             clock[0] += ONE_S
@@ -58,6 +58,7 @@ async def test_a_second_signal_ends_the_process_if_the_loop_has_not_noticed_the_
             with pytest.raises(Ended, match="130"):
                 signal.raise_signal(signal.SIGINT)
         assert told == ["leaves"]
+        await wait_all_tasks_blocked()
         assert await anext(pressed) == signal.SIGINT
     assert signal.getsignal(signal.SIGINT) is before and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
