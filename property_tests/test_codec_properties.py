@@ -151,6 +151,7 @@ faults = st.builds(Fault, texts(), texts(), st.booleans(), st.none() | times)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "session": st.just("s"),
     "parent": st.none() | st.just("t"),
+    "own": st.lists(st.sampled_from(("budget", "model", "tools")), unique=True).map(tuple),
     "call": ids,
     "at": times,
     "expires_at": times,

@@ -343,7 +343,8 @@ class Conversation:
             case 7 | 8:
                 return DeliverDue(at, options)
             case _:
-                return choice.choice((Configure(choice.choice((None, "Be brief."))), OpenSession("s", at)))
+                configure = choice.choice((Configure(None), Configure("Be brief.", ("tools",))))
+                return choice.choice((configure, OpenSession("s", at)))
 
     def background_command(self, choice: random.Random) -> Any:
         at, task_id = self.now(), self.a_task(choice)
