@@ -235,10 +235,14 @@ def encode(record: Record, *, exact: bool = False) -> tuple[bytes, bytes]:
 
     With `exact`, raises `Inexact` if reading it again would give something else; see `sanitised`.
     """
+    return _encoded(record, record.id, exact)
+
+
+def _encoded(record: Record, id: str, exact: bool) -> tuple[bytes, bytes]:
     head = {
         "v": VERSION,
         "type": type(record.cause).__name__,
-        "id": record.id,
+        "id": id,
         "session": record.session,
         "n": record.n,
         "epoch": record.epoch,
@@ -256,18 +260,19 @@ def _body(record: Record) -> dict[str, Json]:
     return {"cause": _cause_writers[type(cause), type(first)](cause, first), "events": events}
 
 
-def written(record: Record, redact: Callable[[bytes], bytes], *, exact: bool) -> tuple[Record, bytes, bytes]:
-    """The record as the journal can hold it, with the head and body of its JSON.
+def written(record: Record, redact: Callable[[bytes], bytes], *, exact: bool) -> tuple[Record, str, bytes, bytes]:
+    """The record as the journal can hold it, with its id, and the head and body of its JSON.
 
     What is written is what is true. So if it is another record (a secret was cut out, half a character replaced), its cause is to be decided on anew, and
     what follows is written with `exact=False`: then it is the record itself, whatever had to be replaced once more.
     """
+    id = record.id
     try:
-        head, body = encode(record, exact=exact)
+        head, body = _encoded(record, id, exact)
     except Inexact:
-        return sanitised(record), b"", b""
+        return sanitised(record), id, b"", b""
     clean = redact(body)
-    return record if clean is body or not exact else reread(record, clean), head, clean
+    return record if clean is body or not exact else reread(record, clean), id, head, clean
 
 
 def sanitised(record: Record) -> Record:

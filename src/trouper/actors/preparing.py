@@ -6,7 +6,7 @@ Everything here happens before the reply is journaled, so that history, events a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from trouper import checks
@@ -73,16 +73,19 @@ class Preparer:
         #: What is made of an allowed call depends on its tool alone; so it is made once. By name, as a tool may be replaced by another.
         self._allowed: dict[tuple[str, _Allowed], tuple[Tool, Preparation]] = {}
 
-    async def prepare(
+    def prepare(
         self, call: OpenCall, caller: Caller, id: str = "", *, may_break_off: bool = False
-    ) -> tuple[Json, Preparation]:
+    ) -> Awaitable[tuple[Json, Preparation]]:
         """Of a call that a model made: the arguments that everybody sees, and what is to become of it.
 
         `id`: what the call will be known as, for hooks. `may_break_off`: its reply ran out of room, and this is the last thing in it.
         """
-        if self._budget.tool_calls != 0:
-            return await self.judge(call, caller, id, may_break_off=may_break_off)
-        # Before tool and hooks are asked: whatever they said, it would be refused.
+        if self._budget.tool_calls == 0:
+            return self._refuse(call)
+        return self.judge(call, caller, id, may_break_off=may_break_off)
+
+    async def _refuse(self, call: OpenCall) -> tuple[Json, Preparation]:
+        """Before tool and hooks are asked: whatever they said, none may be called."""
         try:
             parsed = _parsed(call)
         except InvalidArguments:

@@ -48,12 +48,12 @@ def take(ground: Ground, session: str, state: State, n: int, command: Command, *
     if not events:
         return None
     record = codec.Record(session, n, ground.epoch, ground.environment.now(), command, events)
-    writable, head, body = codec.written(record, ground.redact, exact=not again)
+    writable, id, head, body = codec.written(record, ground.redact, exact=not again)
     if writable is not record:
         return take(ground, session, state, n, writable.cause, again=True)
     kind = type(command)
     durable = kind not in _BUFFERED
-    seq = ground.writer.append(Entry(session, record.id, head, body, durable, kind.__name__ in _OPENING))
+    seq = ground.writer.append(Entry(session, id, head, body, durable, kind.__name__ in _OPENING))
     if after.tasks is not state.tasks:
         ground.permits.hold(session, after.tasks.active)
     return Taken(record, seq, after, durable, n + len(events))

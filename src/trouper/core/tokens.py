@@ -46,17 +46,16 @@ def estimate_json(value: Json) -> int:
 def estimate_message(message: Message) -> int:
     total = 0
     for part in message.parts:
-        match part:
-            case Text():
-                total += estimate_text(part.text)
-            case ToolCall():
-                total += CALL_TOKENS + estimate_text(part.name) + estimate_json(part.arguments)
-            case ToolAnswer():
-                total += RESULT_TOKENS + estimate_json(part.content) + MEDIA_TOKENS * len(part.images)
-            case Thinking():
-                total += estimate_text(part.text) + (estimate_text(part.signature) if part.signature else 0)
-            case Media():
-                total += MEDIA_TOKENS
-            case ProviderPart():
-                total += estimate_json(dict(part.opaque.data))
+        if type(part) is Text:
+            total += estimate_text(part.text)
+        elif type(part) is ToolCall:
+            total += CALL_TOKENS + estimate_text(part.name) + estimate_json(part.arguments)
+        elif type(part) is ToolAnswer:
+            total += RESULT_TOKENS + estimate_json(part.content) + MEDIA_TOKENS * len(part.images)
+        elif type(part) is Thinking:
+            total += estimate_text(part.text) + (estimate_text(part.signature) if part.signature else 0)
+        elif type(part) is Media:
+            total += MEDIA_TOKENS
+        elif type(part) is ProviderPart:
+            total += estimate_json(dict(part.opaque.data))
     return total

@@ -159,7 +159,7 @@ class MemoryKeeper:
     ) -> tuple[codec.Record, bytes, bytes]:
         """The record, as the journal may hold it: what is written is what is true, so a secret in it is cut out, and then decided on anew (J8, I36)."""
         record = codec.Record(MEMORY_STREAM, self.next_seq, self._epoch, self._now(), command, events)
-        writable, head, body = codec.written(record, self._redact, exact=not again)
+        writable, _, head, body = codec.written(record, self._redact, exact=not again)
         if writable is record:
             return record, head, body
         return self._written(writable.cause, memory.decide(self.memories, writable.cause), again=True)
