@@ -252,6 +252,24 @@ def test_tools_by_name_file_and_module(tmp_path: Path) -> None:
     assert len(tools_named(["default"])) == 18
 
 
+def test_a_file_of_tools_is_that_of_the_root_that_names_it_and_not_what_stands_where_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Security: whoever's directory it is that we happen to stand in does not decide what runs."""
+    root, here = tmp_path / "root", tmp_path / "here"
+    for place, name in ((root, "of_the_root"), (here, "of_here")):
+        place.mkdir(mode=0o700)
+        (place / "mine.py").write_text(f"from trouper import tool\n@tool\ndef {name}() -> str:\n    'x'\n    return ''\n")
+    (root / "trouper.toml").write_text("tools = ['mine.py']")
+    monkeypatch.chdir(here)
+    configuration = read_configuration(root)
+    assert [tool.name for tool in configuration.tools_made()] == ["of_the_root"]
+    assert [tool.name for tool in configuration.tools_made(["mine.py"])] == ["of_here"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"there is no file 'mine\.py'"):
+        configuration.tools_made(["mine.py"])
+
+
 @pytest.mark.parametrize(
     "name", ["nonsense", "reed_file", "missing.py", "no.such.module", "json", "", ".json", "..", "a..b", "__main__"]
 )

@@ -50,7 +50,7 @@ def _required(provider: str, model: str) -> str:
 def tools_named(names: Iterable[str], near: Path | None = None) -> list[Tool]:
     """`default` (the default set), a built-in tool by name, a Python file or a module: every tool that is defined there.
 
-    Files are looked for from where we are, then from `near`, the root whose configuration names them.
+    Files are looked for from `near`, the root whose configuration names them; without one, from where we are.
     """
     found: dict[str, Tool] = {}
     for name in names:
@@ -106,9 +106,9 @@ def _broken(place: str, error: BaseException) -> ConfigError:
 
 
 def _from_file(name: str, near: Path | None) -> ModuleType:
-    places = [Path(name), *([near / name] if near is not None else [])]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
+    # Whoever starts a root somewhere else means its tools, and not what happens to have their name there.
+    path = Path(name) if near is None else near / name
+    if not path.is_file():
         raise UsageError(
             f"there is no file {name!r} with tools; check the path (of several, give each its own --tools)", tools=name
         )

@@ -137,7 +137,7 @@ class Configuration:
 
     def tools_made(self, asked: Sequence[str] | None = None) -> list[Tool]:
         with blaming(self.source.place("tools") if asked is None else None, wholly=True):
-            return tools_named(self.tools if asked is None else asked, self.path.parent)
+            return tools_named(self.tools, self.path.parent) if asked is None else tools_named(asked)
 
     def policies_for(self, tools: Sequence[Tool]) -> tuple[Rule, ...]:
         """The rules, of which each is for a tool that there is: one that guards nothing was meant to guard something."""
