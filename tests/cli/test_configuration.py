@@ -52,10 +52,32 @@ def test_a_file_says_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [(rule.tool, rule.effect) for rule in found.policies] == [("run_command", "ask"), ("*", "allow")]
 
 
-def test_a_pipe_of_its_name_is_named_and_nobody_waits_for_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "trouper.toml")
-    with pytest.raises(ConfigError, match="is a pipe, not a file"):
-        read_configuration(tmp_path)
+@pytest.mark.parametrize("kind", ["pipe", "directory", "terminal", "zeros"])
+def test_what_is_no_file_of_its_name_is_named_and_neither_read_nor_waited_for(
+    trouper, tmp_path: Path, kind: str
+) -> None:
+    """Security, paths: a terminal ended doctor as a bug of Trouper's."""
+    path = tmp_path / "trouper.toml"
+    ends: tuple[int, ...] = ()
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "terminal":
+            ends = os.openpty()
+            path.symlink_to(os.ttyname(ends[1]))
+        case _:
+            path.symlink_to("/dev/zero")
+    what = kind if kind in ("pipe", "directory") else "device"
+    try:
+        with pytest.raises(ConfigError, match=f"is a {what}, not a file"):
+            read_configuration(tmp_path)
+        found = trouper("doctor", "--root", tmp_path)
+    finally:
+        for end in ends:
+            os.close(end)
+    assert found.code == 1 and "not a file" in found.out and "journal:" in found.out
 
 
 @pytest.mark.parametrize("text", ["[policy]\nallow = []", "[policy]\ndeny = []\nask = []"])

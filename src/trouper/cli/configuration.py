@@ -50,6 +50,7 @@ DEFAULT_TOOLS = ("default", "remember", "recall", "forget", "list_memories")
 _DURABILITIES = ("fsync", "write")
 _EFFECTS = ("allow", "deny", "ask")
 _LIKE_A_KEY = re.compile("key|token|secret|password", re.IGNORECASE)
+_NO_FILES = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a directory", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _KINDS: Mapping[type[Any], str] = {str: "text", list: "a list", dict: "a table"}
 
 
@@ -155,29 +156,21 @@ class Configuration:
         return [rule for rule in self.policies if rule.tool not in self.absent]
 
 
-def _can_enter(root: Path) -> bool:
-    try:
-        os.stat(os.path.join(root, "."))
-    except OSError:
-        return False
-    return True
-
-
 def read_configuration(root: Path) -> Configuration:
     """The configuration of a root. No file is no mistake; a wrong one is, and the error says where."""
     path = root / FILE_NAME
     try:
-        # Without waiting for somebody who writes into a pipe that happens to have this name.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{str(path)!r} is a pipe, not a file; remove it, or name it otherwise")
-            data = file.read(FILE_BYTES_MAX + 1)
-    except (FileNotFoundError, NotADirectoryError):
+        directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return Configuration(path)  # Then the root itself is missing or wrong, and whoever opens it says how.
+    try:
+        data = _read(directory, path)
+    except FileNotFoundError:
         return Configuration(path)
     except OSError as error:
-        if not _can_enter(root):
-            return Configuration(path)  # Then the root itself is what is wrong, and whoever opens it says how.
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}; make it readable, or remove it") from None
+    finally:
+        os.close(directory)
     try:
         if len(data) > FILE_BYTES_MAX:
             raise ValueError(f"larger than {FILE_BYTES_MAX} bytes")
@@ -188,6 +181,22 @@ def read_configuration(root: Path) -> Configuration:
     except RecursionError:
         raise ConfigError(f"{str(path)!r} is nested too deep; make it flatter, or remove it") from None
     return _checked(Source(path, text), values)
+
+
+def _read(directory: int, path: Path) -> bytes:
+    # Without waiting for somebody who writes into a pipe that happens to have this name, and without taking a terminal for ours.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(FILE_NAME, flags, dir_fd=directory)
+    try:
+        kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+        if kind != stat.S_IFREG:
+            raise ConfigError(
+                f"{str(path)!r} is {_NO_FILES.get(kind, 'something else')}, not a file; remove it, or name it otherwise"
+            )
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(FILE_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
 
 
 def _checked(source: Source, values: Mapping[str, Any]) -> Configuration:
