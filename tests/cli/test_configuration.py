@@ -281,7 +281,9 @@ def test_a_file_of_tools_is_that_of_the_root_that_names_it_and_not_what_stands_w
     root, here = tmp_path / "root", tmp_path / "here"
     for place, name in ((root, "of_the_root"), (here, "of_here")):
         place.mkdir(mode=0o700)
-        (place / "mine.py").write_text(f"from trouper import tool\n@tool\ndef {name}() -> str:\n    'x'\n    return ''\n")
+        (place / "mine.py").write_text(
+            f"from trouper import tool\n@tool\ndef {name}() -> str:\n    'x'\n    return ''\n"
+        )
     (root / "trouper.toml").write_text("tools = ['mine.py']")
     monkeypatch.chdir(here)
     configuration = read_configuration(root)

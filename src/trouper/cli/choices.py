@@ -62,6 +62,11 @@ def tools_named(names: Iterable[str], near: Path | None = None) -> list[Tool]:
     return list(found.values())
 
 
+def is_file(name: str) -> bool:
+    """Whether a name of tools is that of a Python file."""
+    return name.endswith(".py")
+
+
 def _tools(name: str, near: Path | None) -> list[Tool]:
     from trouper.tools.builtin import BUILTIN, default_tools
 
@@ -69,7 +74,7 @@ def _tools(name: str, near: Path | None) -> list[Tool]:
         return list(default_tools())
     if name in BUILTIN:
         return [BUILTIN[name]]
-    if name.endswith(".py"):
+    if is_file(name):
         return _defined_in(_from_file(name, near), name)
     if _may_be_module(name):
         return _defined_in(_imported(name), name)

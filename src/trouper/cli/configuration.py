@@ -34,7 +34,8 @@ import attrs
 from attrs import field, frozen
 
 from trouper._errors import ConfigError, UsageError
-from trouper.cli.choices import model_named, tools_named
+from trouper.cli.choices import is_file, model_named, tools_named
+from trouper.cli.ownership import check_code, check_file
 from trouper.core.settings import Budget, Limits
 from trouper.models.protocol import Model
 from trouper.tools.contract import Tool
@@ -164,23 +165,15 @@ def read_configuration(root: Path) -> Configuration:
     except OSError:
         return Configuration(path)  # Then the root itself is missing or wrong, and whoever opens it says how.
     try:
-        data = _read(directory, path)
+        configuration = _parsed(path, _read(directory, path))
+        check_code((name for name in configuration.tools if is_file(name)), directory, root)
+        return configuration
     except FileNotFoundError:
         return Configuration(path)
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}; make it readable, or remove it") from None
     finally:
         os.close(directory)
-    try:
-        if len(data) > FILE_BYTES_MAX:
-            raise ValueError(f"larger than {FILE_BYTES_MAX} bytes")
-        text = data.decode("utf-8-sig")  # Some editors begin every file with a mark.
-        values = tomllib.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{str(path)!r} is not TOML: {error}; correct it, or remove it") from None
-    except RecursionError:
-        raise ConfigError(f"{str(path)!r} is nested too deep; make it flatter, or remove it") from None
-    return _checked(Source(path, text), values)
 
 
 def _read(directory: int, path: Path) -> bytes:
@@ -193,10 +186,24 @@ def _read(directory: int, path: Path) -> bytes:
             raise ConfigError(
                 f"{str(path)!r} is {_NO_FILES.get(kind, 'something else')}, not a file; remove it, or name it otherwise"
             )
+        check_file(descriptor, directory, path)
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(FILE_BYTES_MAX + 1)
     finally:
         os.close(descriptor)
+
+
+def _parsed(path: Path, data: bytes) -> Configuration:
+    try:
+        if len(data) > FILE_BYTES_MAX:
+            raise ValueError(f"larger than {FILE_BYTES_MAX} bytes")
+        text = data.decode("utf-8-sig")  # Some editors begin every file with a mark.
+        values = tomllib.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r} is not TOML: {error}; correct it, or remove it") from None
+    except RecursionError:
+        raise ConfigError(f"{str(path)!r} is nested too deep; make it flatter, or remove it") from None
+    return _checked(Source(path, text), values)
 
 
 def _checked(source: Source, values: Mapping[str, Any]) -> Configuration:

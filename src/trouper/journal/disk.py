@@ -220,7 +220,7 @@ class OsDisk:
         # The directory is locked too: whoever deletes the lock file by hand cannot let a second holder in.
         directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _check_owner(directory, os.path.dirname(path))
+            check_owner(directory, os.path.dirname(path))
             _flock_directory(directory)
             directory_times = _times(directory)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
@@ -248,7 +248,7 @@ def _times(fd: int) -> tuple[int, int]:
     return found.st_atime_ns, found.st_mtime_ns
 
 
-def _check_owner(fd: int, path: str) -> None:
+def check_owner(fd: int, path: str) -> None:
     """Whoever owns the directory, or a link that leads to it, decides what is in it; so it must be us. Links of the system's are fine."""
     me = os.geteuid()
     owners = {os.fstat(fd).st_uid}
