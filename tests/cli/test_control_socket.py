@@ -324,6 +324,34 @@ def test_what_an_owner_may_have_done_before_it_ended_is_for_the_user_to_look_at(
     assert trouper("schedules", "--json", "--root", root).out == ""
 
 
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_what_the_user_has_where_the_socket_belongs_is_named_and_stays(trouper, tmp_path: Path, kind: str) -> None:
+    """Nothing of the user's is replaced, and no journal begun beside it."""
+    root = tmp_path / "root"
+    root.mkdir(mode=0o700)
+    match kind:
+        case "file":
+            (root / NAME).write_text("mine")
+        case "directory":
+            (root / NAME).mkdir()
+        case _:
+            (root / NAME).symlink_to("elsewhere")
+    before = os.lstat(root / NAME)
+    for command in (("run", "hi"), ("chat",)):
+        done = trouper(*command, "--root", root)
+        assert done.code == 74 and f"{str(root / NAME)!r} is no socket" in done.err and "move it away" in done.err
+    assert os.listdir(root) == [NAME] and os.path.samestat(os.lstat(root / NAME), before)
+
+
+async def test_a_socket_that_is_no_more_ours_is_left_where_it_is(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        async with serving(tmp_path, _pong):
+            (tmp_path / NAME).unlink()
+            with contextlib.chdir(tmp_path):
+                listener.bind(NAME)
+        assert (tmp_path / NAME).is_socket()
+
+
 async def test_what_an_owner_has_begun_with_when_it_ends_is_answered(tmp_path: Path) -> None:
     """J9: whoever asked need not guess."""
     begun, done, told = trio.Event(), trio.Event(), []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -73,6 +74,7 @@ def _address(root: Path) -> Any:
 async def serving(root: Path, answer: Answer) -> AsyncIterator[None]:
     """Answer requests inside this block. The caller owns the root's lock, so whatever socket is there is a dead process's."""
     listener = _listen(root)
+    ours = os.lstat(root / NAME)
     slots = trio.CapacityLimiter(CLIENTS_MAX)
     begun: set[trio.CancelScope] = set()
     try:
@@ -101,27 +103,49 @@ async def serving(root: Path, answer: Answer) -> AsyncIterator[None]:
     finally:
         listener.close()
         with contextlib.suppress(OSError):
-            os.unlink(root / NAME)
+            if os.path.samestat(os.lstat(root / NAME), ours):
+                os.unlink(root / NAME)
+
+
+def is_in_the_way(path: Path) -> bool:
+    """Whether something stands there that is no socket, so that somebody may want to keep it."""
+    try:
+        return not stat.S_ISSOCK(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def check_place(root: Path) -> None:
+    """Nothing of the user's is replaced."""
+    if is_in_the_way(root / NAME):
+        raise WorldError(
+            f"{str(root / NAME)!r} is no socket, and the socket of whoever runs a root has that name; "
+            "move it away, or give another --root"
+        )
 
 
 def _listen(root: Path) -> trio.socket.SocketType:
     plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # Made under another name: nobody can connect before its mode is right.
-    building = f"{NAME}.{os.getpid()}"
+    building = root / f"{NAME}.{os.getpid()}"
     try:
+        check_place(root)
         with _address(root) as place:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(root / building)
-            plain.bind(f"{place}/{building}")
-            os.chmod(root / building, 0o600)
-            plain.listen(CLIENTS_MAX)
-            os.rename(root / building, root / NAME)
+            if building.is_socket():
+                building.unlink()
+            plain.bind(f"{place}/{building.name}")
+            try:
+                os.chmod(building, 0o600)
+                plain.listen(CLIENTS_MAX)
+                os.rename(building, root / NAME)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    building.unlink()
+                raise
         plain.setblocking(False)
         return trio.socket.from_stdlib_socket(plain)
     except BaseException:
         plain.close()
-        with contextlib.suppress(OSError):
-            os.unlink(root / building)
         raise
 
 

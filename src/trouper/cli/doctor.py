@@ -17,7 +17,7 @@ from trouper import __version__
 from trouper._errors import MissingKey, TrouperError
 from trouper.cli.arguments import Parser, add_json, add_root, root_of
 from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
-from trouper.cli.control import NAME, ask_owner
+from trouper.cli.control import NAME, ask_owner, is_in_the_way
 from trouper.cli.owner import owner_of
 from trouper.cli.printed import printed_aside
 from trouper.cli.terminal import Terminal, clean_message, plural, size_of
@@ -145,7 +145,7 @@ def _nearest(root: Path) -> Path:
 def _own_files(root: Path) -> Iterator[Finding]:
     """What stands where the runtime keeps something of its own, and can be no such thing."""
     wrong = [root / name for name in (LOCK_NAME, RESERVE_NAME) if not _is_file_or_nothing(root / name)]
-    if (root / NAME).is_dir() and not (root / NAME).is_symlink():
+    if is_in_the_way(root / NAME):
         wrong.append(root / NAME)
     for path in wrong:
         yield Finding("root", "problem", f"{str(path)!r} is no file of Trouper's; move it away, and it is made anew")

@@ -18,7 +18,7 @@ from attrs import field, frozen
 from trouper import codec
 from trouper._errors import ConfigError, TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
-from trouper.cli.control import OwnerSilent, ask_owner, is_served, serving
+from trouper.cli.control import OwnerSilent, ask_owner, check_place, is_served, serving
 from trouper.cli.endings import HUNG_UP, Stopped, ending_signals, say
 from trouper.cli.leaving import leaving_told
 from trouper.cli.owner import owner_of
@@ -56,6 +56,7 @@ class Hosted:
 @asynccontextmanager
 async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0.0) -> AsyncIterator[Hosted]:
     """The root's runtime with its control socket."""
+    check_place(root)  # First: where it is refused nothing is made.
     configuration = read_configuration(root)
     model = configuration.model_made(options.model, delay_s=delay_s)
     with printed_aside() as printed:
