@@ -19,8 +19,8 @@ import trio
 import trio.testing
 from terminal_driver import AtTerminal
 
-from trouper import Limits, Runtime, Scripted, open_runtime, tool
-from trouper.cli.control import CLOSING_S, IDLE_S, NAME, _serve, ask_owner, serving
+from trouper import Limits, Runtime, Scripted, UsageError, codec, open_runtime, tool
+from trouper.cli.control import CLOSING_S, IDLE_S, LINE_BYTES_MAX, NAME, OwnerForeign, _serve, ask_owner, serving
 from trouper.cli.hosting import _change_here
 from trouper.cli.requests import answered
 from trouper.core.notification import NotificationQueued
@@ -322,6 +322,62 @@ def test_what_an_owner_may_have_done_before_it_ended_is_for_the_user_to_look_at(
         done = trouper(*SCHEDULE, "--root", root)
     assert done.code == 75 and "may be done or not: look with `trouper schedules`" in done.err, done
     assert trouper("schedules", "--json", "--root", root).out == ""
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "[]",
+        "1",
+        "null",
+        "{}",
+        "nonsense",
+        '{"ok": 1}',
+        '{"ok": false}',
+        '{"ok": false, "error": "no", "exit_code": "x"}',
+        '{"ok": false, "error": "no", "exit_code": -5}',
+        '{"ok": false, "error": "no", "exit_code": 0}',
+        '{"ok": false, "error": "no", "exit_code": true}',
+        '{"ok": false, "error": "no", "exit_code": 256}',
+        '{"ok": false, "begun": 3}',
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_no_answer(trouper, root: Path, says: str) -> None:
+    """Security, socket: 75, and where to look; it ended the command as a bug of Trouper's, or with a code that means nothing."""
+    with ending(root, reads=True, says=says.encode() + b"\n"):
+        done = trouper(*SCHEDULE, "--root", root)
+    assert done.code == 75 and "makes no sense, so this may be done or not: look with" in done.err, done
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system does not say who listens")
+def test_whoever_listens_for_another_user_is_told_nothing_and_not_believed(
+    trouper, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Security, socket: the listener is known by its user, as a client is."""
+    heard: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        with contextlib.chdir(root):
+            listener.bind(NAME)
+        listener.listen()
+        me = os.geteuid()
+        with monkeypatch.context() as other, pytest.raises(OwnerForeign, match="another user listens") as caught:
+            other.setattr(os, "geteuid", lambda: me + 1)
+            ask_owner(root, {"do": "ping"})
+        with listener.accept()[0] as client:
+            heard.append(client.recv(65_536))
+    assert heard == [b""] and caught.value.exit_code == 77
+
+
+async def test_a_request_that_is_longer_than_an_owner_takes_is_told_so(tmp_path: Path) -> None:
+    """Security, caps on frames: 2, and not that the owner has hung up."""
+    long = {"do": "remember", "value": "x" * LINE_BYTES_MAX}
+    assert ask_owner(tmp_path, long) is None  # Nobody's limit but that of the memory itself.
+    async with serving(tmp_path, _pong):
+        with pytest.raises(UsageError, match=rf"takes {LINE_BYTES_MAX}; make it shorter") as caught:
+            await trio.to_thread.run_sync(ask_owner, tmp_path, long)
+        room = LINE_BYTES_MAX - len(codec.dumps({"do": "ping", "x": ""})) - 1
+        assert await trio.to_thread.run_sync(ask_owner, tmp_path, {"do": "ping", "x": "x" * room}) == {"ok": True}
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from trouper import codec
-from trouper._errors import WorldError
+from trouper._errors import UsageError, WorldError
 from trouper.core.messages import Json
 
 NAME = "control.sock"
@@ -54,6 +54,12 @@ class OwnerUnreachable(WorldError):
     """A process owns the root, and gives no answer."""
 
     exit_code = 75
+
+
+class OwnerForeign(WorldError):
+    """Another user's process listens where the owner would. It is told nothing, and nothing that it says counts."""
+
+    exit_code = 77
 
 
 class OwnerSilent(OwnerUnreachable):
@@ -149,12 +155,12 @@ def _listen(root: Path) -> trio.socket.SocketType:
         raise
 
 
-def _is_ours(stream: trio.socket.SocketType) -> bool:
+def _is_ours(stream: trio.socket.SocketType | socket.socket) -> bool:
     """Whether the other side is the same user, where the system can say."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     _, uid, _ = struct.unpack("3i", stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return bool(uid == os.getuid())
+    return bool(uid == os.geteuid())
 
 
 async def _serve(
@@ -234,8 +240,19 @@ def ask_owner(root: Path, request: dict[str, Json]) -> dict[str, Json] | None:
             raise OwnerSilent(
                 f"the process that owns {str(root)!r} takes no more requests just now; try again", root=str(root)
             ) from None
+        if not _is_ours(plain):
+            raise OwnerForeign(
+                f"a process of another user listens at {str(root / NAME)!r}; run as that user, or give another --root",
+                root=str(root),
+            )
+        line = codec.dumps(request) + b"\n"
+        if len(line) > LINE_BYTES_MAX:
+            raise UsageError(
+                f"the request takes {len(line)} bytes, and the process that owns {str(root)!r} takes {LINE_BYTES_MAX}; make it shorter",
+                root=str(root),
+            )
         try:
-            plain.sendall(codec.dumps(request) + b"\n")
+            plain.sendall(line)
             while not received.endswith(b"\n") and (data := plain.recv(65_536)):
                 received += data
         except (ConnectionResetError, BrokenPipeError):
@@ -246,7 +263,11 @@ def ask_owner(root: Path, request: dict[str, Json]) -> dict[str, Json] | None:
             ) from None
         except TimeoutError:
             raise _unanswered(root, request, f"did not answer within {ANSWER_S:g} s") from None
-    answer: dict[str, Json] = codec.loads(bytes(received)) if received.endswith(b"\n") else {"begun": True}
+    if not received.endswith(b"\n"):
+        raise _unanswered(root, request, "ended before it answered")
+    answer = _understood(bytes(received))
+    if answer is None:
+        raise _unanswered(root, request, "gave an answer that makes no sense")
     match answer.get("begun"):
         case True:
             raise _unanswered(root, request, "ended before it answered")
@@ -255,6 +276,21 @@ def ask_owner(root: Path, request: dict[str, Json]) -> dict[str, Json] | None:
                 f"the process that owns {str(root)!r} is ending; try again when it has ended", root=str(root)
             )
     return answer
+
+
+def _understood(line: bytes) -> dict[str, Json] | None:
+    """What an owner says, if it has the form of an answer: that it is done, what is wrong and how that ends a command, or what was begun."""
+    try:
+        answer = codec.loads(line)
+    except codec.UndecodableRecord:
+        return None
+    match answer:
+        case {"ok": True} | {"ok": False, "begun": bool()}:
+            return dict(answer)
+        case {"ok": False, "error": str(), "exit_code": int(code)} if code is not True and 0 < code < 256:
+            return dict(answer)
+        case _:
+            return None
 
 
 def _unanswered(root: Path, request: dict[str, Json], what: str) -> OwnerUnreachable:

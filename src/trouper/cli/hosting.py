@@ -173,8 +173,9 @@ def change(
     open_reader(root)  # A missing or unreadable journal is named as such; nothing is made.
     answer = once_free(lambda: _changed(root, request, tools, owner_only))
     if not answer.pop("ok", False):
-        failed = TrouperError(str(answer.get("error")))
-        failed.exit_code = int(answer.get("exit_code") or 1)
+        failed, code = TrouperError(str(answer["error"])), answer["exit_code"]
+        assert isinstance(code, int)
+        failed.exit_code = code
         raise failed
     return answer
 
