@@ -309,11 +309,22 @@ def test_doctor_names_what_is_in_the_way_of_the_runtimes_own_files(trouper, root
     (root / name).unlink(missing_ok=True)
     (root / name).mkdir()
     done = trouper("doctor", "--root", root)
-    assert done.code == 1 and f"{str(root / name)!r} is no file of Trouper's; move it away" in done.out
+    assert done.code == 1 and f"{str(root / name)!r} is none of Trouper's; move it away" in done.out
     refused = trouper("run", "hello", "--root", root)
     assert refused.code == 74
     one_line(refused.err)
     assert not list(root.glob("control.sock.*"))
+
+
+def test_doctor_names_a_link_in_the_place_of_the_memorys_readable_copy(trouper, root: Path, tmp_path: Path) -> None:
+    """B21, security, paths: nothing is written where it leads."""
+    (root / "memory").rename(tmp_path / "elsewhere")
+    (root / "memory").symlink_to(tmp_path / "elsewhere")
+    done = trouper("doctor", "--root", root)
+    assert done.code == 1 and f"{str(root / 'memory')!r} is none of Trouper's; move it away" in done.out
+    before = sorted(path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*.json"))
+    assert trouper("memory", "set", "people", "bob", "1", "--root", root).code == 0
+    assert before and sorted(path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*.json")) == before
 
 
 @pytest.mark.parametrize("name", ["segment-00000001.log", "lock", "reserve"])

@@ -179,7 +179,8 @@ def test_whatever_is_missing_damaged_or_behind_is_put_right(tmp_path: Path, dama
         case "edit a file":
             (tmp_path / "memory" / "user" / "name.json").write_text("{}")
         case "stray file":
-            (tmp_path / "memory" / "user" / "unknown.json").write_text("{}")
+            named = (tmp_path / "memory" / "user" / "name.json").read_text().replace('"name"', '"unknown"')
+            (tmp_path / "memory" / "user" / "unknown.json").write_text(named)
         case _:
             index.unlink()
             for path in (tmp_path / "memory").rglob("*.json"):
@@ -192,6 +193,65 @@ def test_whatever_is_missing_damaged_or_behind_is_put_right(tmp_path: Path, dama
         assert json.loads(store.path("user", "name").read_text())["value"] == "Ada Lovelace"
     finally:
         store.close()
+
+
+def test_what_has_not_the_form_of_an_entry_is_somebodys_and_stays(tmp_path: Path) -> None:
+    """B21: the directory may have been there before it was Trouper's; in it only what was made from the journal is put right."""
+    theirs = tmp_path / "memory" / "notes" / "plan.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('{"scope": "all", "key": "of it"}')
+    (tmp_path / "memory" / "empty").mkdir()
+    for _ in range(2):
+        open_memory_store(tmp_path, FACTS).close()
+    assert theirs.read_text() == '{"scope": "all", "key": "of it"}' and (tmp_path / "memory" / "empty").is_dir()
+
+
+@pytest.mark.parametrize("what", ["memory", "memory/user"])
+def test_nothing_is_written_or_removed_where_a_link_leads(tmp_path: Path, what: str) -> None:
+    """B21, security, paths: a symlinked parent. What stands there is another root's, say."""
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
+    gone = remembered(m.Remember("user", "gone", "soon", at=1.0), m.Remember("user", "name", "Grace", at=2.0))
+    open_memory_store(elsewhere, gone).close()
+    (elsewhere / "memory" / "user" / ".name.json.new").touch()
+    root.mkdir()
+    if what == "memory":
+        (root / "memory").symlink_to(elsewhere / "memory")
+    else:
+        open_memory_store(root, gone).close()
+        shutil.rmtree(root / "memory" / "user")
+        (root / "memory" / "user").symlink_to(elsewhere / "memory" / "user")
+    before = {path: path.read_bytes() for path in (elsewhere / "memory").rglob("*.json*")}
+    with pytest.raises(NotADirectoryError, match="it is a link"):
+        open_memory_store(root, FACTS)
+    assert before and {path: path.read_bytes() for path in (elsewhere / "memory").rglob("*.json*")} == before
+
+
+def test_a_database_of_somebody_elses_in_the_place_of_the_index_is_left_as_it_is(tmp_path: Path) -> None:
+    """B21: an index that is damaged is made anew; this is somebody's data."""
+    import sqlite3
+
+    index = tmp_path / "memory.sqlite3"
+    connection = sqlite3.connect(index)
+    connection.execute("CREATE TABLE words (word TEXT)")
+    connection.execute("CREATE TABLE mine (entry TEXT)")
+    connection.commit()
+    connection.close()
+    before = index.read_bytes()
+    with pytest.raises(FileExistsError, match="move it away"):
+        open_memory_store(tmp_path, FACTS)
+    assert index.read_bytes() == before and [path.name for path in tmp_path.glob("memory.*")] == ["memory.sqlite3"]
+
+
+def test_what_is_no_database_at_all_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """B21: it may be what a broken disk has left of an index, or somebody's notes."""
+    index = tmp_path / "memory.sqlite3"
+    for number, text in enumerate(("my notes", "more notes"), 1):
+        index.write_text(text)
+        store = open_memory_store(tmp_path, FACTS)
+        assert found(store, "lovelace") == ["user/name"]
+        store.close()
+        assert (tmp_path / f"memory.sqlite3.aside-{number}").read_text() == text
+    assert "is no index of the memory" in caplog.text
 
 
 def test_what_a_killed_process_was_writing_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

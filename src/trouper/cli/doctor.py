@@ -147,8 +147,11 @@ def _own_files(root: Path) -> Iterator[Finding]:
     wrong = [root / name for name in (LOCK_NAME, RESERVE_NAME) if not _is_file_or_nothing(root / name)]
     if is_in_the_way(root / NAME):
         wrong.append(root / NAME)
+    memory = root / "memory"
+    if memory.is_symlink() or (memory.exists() and not memory.is_dir()):
+        wrong.append(memory)
     for path in wrong:
-        yield Finding("root", "problem", f"{str(path)!r} is no file of Trouper's; move it away, and it is made anew")
+        yield Finding("root", "problem", f"{str(path)!r} is none of Trouper's; move it away, and it is made anew")
     for path in (root / LOCK_NAME, root / RESERVE_NAME):
         if path not in wrong and path.exists() and not os.access(path, os.R_OK | os.W_OK):
             wrong.append(path)

@@ -10,6 +10,8 @@ index keeps it, and knows when it lapsed: a clock that runs ahead for a while ta
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import logging
 import math
@@ -46,6 +48,10 @@ PRAGMA user_version = {INDEX_VERSION};
 
 #: What `_stamp` says of no file, and of one that may be there.
 _NO_FILE, _HIDDEN = (-1, -1), (-2, -2)
+#: The tables above, with those that the index of words is made of.
+_TABLES = frozenset({"entry", "words", *(f"words_{part}" for part in ("data", "idx", "content", "docsize", "config"))})
+_MAGIC = b"SQLite format 3\0"
+
 #: Of one entry, whereas a full or broken disk is of all.
 _IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError, PermissionError)
 
@@ -62,6 +68,7 @@ class MemoryStore:
     def __init__(self, root: Path) -> None:
         self._files = root / "memory"
         self._index_path = root / "memory.sqlite3"
+        _refuse_link(self._files)
         make_private_directory(self._files)
         # Threads take turns: a connection serves one call at a time.
         self._lock = threading.Lock()
@@ -166,6 +173,8 @@ class MemoryStore:
     # -- the index
 
     def _open_index(self) -> sqlite3.Connection:
+        if not self._is_database():
+            self._set_aside()  # Perhaps somebody keeps something there.
         try:
             return self._connect()
         except sqlite3.DatabaseError:
@@ -180,6 +189,23 @@ class MemoryStore:
                 os.unlink(f"{self._index_path}{suffix}")
         return self._connect()
 
+    def _is_database(self) -> bool:
+        """Whether it begins as one, or as what a power cut leaves of one."""
+        try:
+            descriptor = os.open(self._index_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return True
+        try:
+            begins = os.read(descriptor, len(_MAGIC))
+        finally:
+            os.close(descriptor)
+        return begins == _MAGIC or not begins.strip(b"\0")
+
+    def _set_aside(self) -> None:
+        aside = next(path for n in itertools.count(1) if not os.path.lexists(path := f"{self._index_path}.aside-{n}"))
+        os.rename(self._index_path, aside)
+        logger.warning("%r is no index of the memory; it is %r now, and an index is made", str(self._index_path), aside)
+
     def _connect(self) -> sqlite3.Connection:
         # Made here, since sqlite would make it readable for others.
         os.close(os.open(self._index_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
@@ -188,6 +214,12 @@ class MemoryStore:
             # Whole after a kill and a power cut, if perhaps behind: an index half of which is behind finds the wrong entries, and no check of it can tell.
             # Synced only where the changes are gathered into it. Nobody else opens it, so it needs no memory to share with them.
             index.execute("PRAGMA locking_mode = EXCLUSIVE")
+            # Before anything is written to it: it may be somebody else's.
+            if not _TABLES.issuperset(
+                name for (name,) in index.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            ):
+                said = "it is a database of somebody else's; move it away, and an index is made"
+                raise FileExistsError(errno.EEXIST, said, str(self._index_path))
             index.execute("PRAGMA journal_mode = WAL")
             index.execute("PRAGMA synchronous = NORMAL")
             (version,) = index.execute("PRAGMA user_version").fetchone()
@@ -207,6 +239,7 @@ class MemoryStore:
 
     def _write(self, memory: Memory) -> None:
         path = self.path(memory.scope, memory.key)
+        _refuse_link(path.parent)
         make_private_directory(path.parent)
         # The file first: a row that is behind is found out at the next start, and so is a file that does not fit its row.
         written = write_atomically(path, _document(memory), lasting=False)
@@ -235,6 +268,7 @@ class MemoryStore:
         try:
             # Where there is no file, nothing of ours is left.
             with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                _refuse_link(path.parent)
                 path.unlink()
         except OSError as error:
             if (scope, key) not in self._stuck:
@@ -252,21 +286,26 @@ class MemoryStore:
             self._index.execute("DELETE FROM entry WHERE id = ?", (row,))
 
     def _strays(self, wanted: dict[tuple[str, str], Memory]) -> Iterator[tuple[str, str]]:
-        """Entries on disk that the journal does not know."""
-        for path in sorted(self._files.glob("*/*.json")):
+        """Entries on disk that the journal does not know. What has not the form of an entry is none: somebody keeps it there."""
+        for path in self._found("*.json"):
             place = (path.parent.name, path.stem)
-            if place not in wanted and _is_name(place[0]) and _is_name(place[1]):  # Else it is none of ours.
+            if place not in wanted and _is_name(place[1]) and _begins(path, _head(*place)):
                 yield place
 
     def _clear_unfinished(self) -> None:
         """What a killed process was writing just then may have been forgotten since, and nobody would come by here again."""
-        for path in sorted(self._files.glob(f"*/{unfinished('*.json')}")):
+        for path in self._found(unfinished("*.json")):
             key = path.name.removeprefix(".").removesuffix(".json.new")
-            if _is_name(path.parent.name) and _is_name(key):
+            if _is_name(key):
                 with contextlib.suppress(*_IN_THE_WAY, FileNotFoundError):
                     path.unlink()
                 with contextlib.suppress(OSError):  # Not empty.
                     path.parent.rmdir()
+
+    def _found(self, pattern: str) -> list[Path]:
+        """Files in the directories of scopes. Where a link leads is no place of ours."""
+        scopes = (each for each in self._files.iterdir() if _is_name(each.name) and not each.is_symlink())
+        return sorted(path for scope in scopes for path in scope.glob(pattern))
 
 
 def open_memory_store(root: Path, memories: Memories, at: float = -math.inf) -> MemoryStore:
@@ -298,6 +337,31 @@ def _document(memory: Memory) -> bytes:
     }
     # Lone surrogates cannot be written as UTF-8.
     return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
+
+
+def _head(scope: str, key: str) -> bytes:
+    """How the document of an entry begins."""
+    return json.dumps({"scope": scope, "key": key, "summary": ""}, ensure_ascii=False, indent=2)[:-4].encode()
+
+
+def _begins(path: Path, head: bytes) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.read(descriptor, len(head)) == head
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_link(path: Path) -> None:
+    """Nothing is written or removed where a link leads: that is not the root's."""
+    if path.is_symlink():
+        said = "it is a link, and has to be a directory; remove it, and one is made"
+        raise NotADirectoryError(errno.ENOTDIR, said, str(path))
 
 
 def _is_name(text: str) -> bool:
