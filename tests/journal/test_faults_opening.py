@@ -19,6 +19,7 @@ from journal_workload import ROOT, entry, ids_of, open_small
 from trouper.journal import (
     JournalDamaged,
     JournalError,
+    JournalExists,
     JournalFull,
     JournalLocked,
     JournalNotADirectory,
@@ -225,6 +226,58 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, name: str) -> None:
         assert log.refusal is not None
         log.close()
     assert target.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lock", b"Gemfile"),
+        ("lock", b"two\nlines \xc3\xbc\n"),
+        ("lock", b"x" * 5_000),
+        ("reserve", b"table for two"),
+        ("reserve", bytes(5 * 1024 * 1024)),
+    ],
+)
+def test_a_new_journal_is_not_written_over_what_somebody_keeps_there(tmp_path: Path, name: str, text: bytes) -> None:
+    """J8: any directory may be named for a root by mistake."""
+    (tmp_path / name).write_bytes(text)
+    with unchanged(tmp_path), pytest.raises(JournalExists, match=f"a file '{name}'") as caught:
+        open_log(tmp_path)
+    check_message(caught.value, tmp_path, "another directory")
+    assert caught.value.exit_code == 73
+
+
+def test_what_is_left_of_a_journal_that_was_removed_hinders_no_new_one(tmp_path: Path) -> None:
+    """J9: nor is what a process leaves that was killed before it had begun one."""
+    written(tmp_path)
+    (tmp_path / "segment-00000001.log").unlink()
+    assert {"lock", "reserve"} <= set(os.listdir(tmp_path))
+    log = open_log(tmp_path)
+    assert log.refusal is None and log.recovery.created
+    log.close()
+
+
+def test_only_temporary_files_of_the_journals_own_are_removed(tmp_path: Path) -> None:
+    """J7: those that a killed process had not put in place; a user's drafts stay."""
+    written(tmp_path)
+    blob = "0" * 64
+    ours = [
+        "segment-00000002.log.tmp",
+        "segment-00000001.stub.tmp",
+        "archive/segment-00000001.log.gz.tmp",
+        "torn/segment-00000001.log-17.torn.tmp",
+        "torn/segment-00000001.log-17-1.torn.tmp",
+        f"snapshots/snapshot-{7:020d}.snap.tmp",
+        f"blobs/00/{blob}.tmp",
+    ]
+    theirs = ["draft.tmp", "archive/draft.tmp", "torn/draft.tmp", "snapshots/draft.tmp", "segment-1.log.tmp"]
+    for name in (*ours, *theirs):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("draft")
+    log = open_log(tmp_path)
+    log.abandon()  # Only after a kill are those of blobs looked for.
+    open_log(tmp_path).close()
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.tmp")) == sorted(theirs)
 
 
 def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:

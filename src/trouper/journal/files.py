@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from trouper.journal.disk import Disk, File
-from trouper.journal.format import BLOCK_BYTES, TEMPORARY_SUFFIX
+from trouper.journal.format import BLOCK_BYTES, TEMPORARY_SUFFIX, is_temporary
 
 
 def write_all(file: File, data: bytes | memoryview) -> None:
@@ -42,7 +42,7 @@ def put_in_place(disk: Disk, path: str) -> None:
 def remove_temporaries(disk: Disk, folder: str) -> None:
     """Delete what a process that was killed had not put in place."""
     for name in disk.list_dir(folder):
-        if name.endswith(TEMPORARY_SUFFIX):
+        if is_temporary(name):
             disk.unlink(os.path.join(folder, name))
 
 

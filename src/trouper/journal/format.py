@@ -51,6 +51,11 @@ TEMPORARY_SUFFIX = ".tmp"
 
 _SEGMENT = re.compile(r"segment-(\d{8})\.log")
 _STUB = re.compile(r"segment-(\d{8})\.stub")
+#: Whatever is written under a temporary name first: segments and their stubs, archived and torn ones, snapshots, blobs.
+_TEMPORARY = re.compile(
+    r"(?:segment-\d{8}\.(?:log(?:\.gz|-\d+(?:-\d+)?\.torn)?|stub)|snapshot-\d{20}\.snap|[0-9a-f]{64})"
+    + re.escape(TEMPORARY_SUFFIX)
+)
 _CONTROL = re.compile(rb"(#[a-z-]+) (\d{1,9}) ([0-9a-f]{8}) (\{[\x20-\x7e]*\})")
 _TRAILER = re.compile(rb"#end (\d{12}) ([0-9a-f]{8})\n")
 _RECORD = re.compile(rb"(\d{1,20})(?:-(\d{1,20}))? (\d{1,7}) ([0-9a-f]{8})(\+?) (\{[\x20-\x7e]*\})", re.DOTALL)
@@ -82,6 +87,11 @@ def stub_name(number: int) -> str:
 def stub_number(name: str) -> int | None:
     match = _STUB.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether it is the temporary name of a file of the journal's; other files of this ending are somebody's."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 @frozen

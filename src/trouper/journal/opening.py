@@ -10,6 +10,7 @@ import collections
 import contextlib
 import errno
 import json
+import operator
 import os
 import uuid
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from trouper._errors import ConfigError
 from trouper.core.values import changed, frozen
 from trouper.journal._errors import (
     JournalError,
+    JournalExists,
     JournalLocked,
     JournalNotADirectory,
     JournalReadOnly,
@@ -61,6 +63,8 @@ from trouper.journal.snapshots import end_known, newest_snapshot
 IDS_READ = 1024
 #: What a new journal takes at least: a block each for its directory, its lock and its first segment, and one to spare.
 NEW_BYTES = 16 * 1024
+#: How the text of a lock file begins, and what it takes at most.
+_OWNER_HEAD, _OWNER_BYTES = b'{"pid": ', 32
 #: A segment sealed by a clean close is gone on with, if it is smaller than this part of a full one; so many short runs make few files.
 _SMALL_PART = 16
 
@@ -121,6 +125,21 @@ def _owner(disk: Disk, path: str) -> int | None:
         return int(json.loads(read_whole(disk, path))["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _is_blank(data: bytes) -> bool:
+    return not data.strip(b"\0")
+
+
+def _is_owner(text: bytes) -> bool:
+    """Whether it is the text of a lock file, as far as a power cut has left it: some of it may be missing, and some other bytes."""
+    if 2 * sum(map(operator.eq, text, _OWNER_HEAD)) >= min(len(text), len(_OWNER_HEAD)) or _is_blank(text):
+        return True
+    try:
+        words = text.decode().split()
+    except UnicodeDecodeError:
+        return True
+    return not all(map(str.isprintable, words))
 
 
 @frozen
@@ -234,8 +253,31 @@ class _Opening:
         if layout.too_new is not None:
             return self.read_only(layout, self.too_new(layout.too_new))
         if not layout.parts:
+            self.check_free()
             self.check_room()
         return None
+
+    def check_free(self) -> None:
+        """Refuse a directory in which a new journal would write over what somebody keeps there. What a journal leaves that was not begun, or was removed, is no such thing."""
+        for name, longest, is_ours in (
+            (LOCK_NAME, _OWNER_BYTES, _is_owner),
+            (RESERVE_NAME, RESERVE_BYTES, _is_blank),
+        ):
+            path = os.path.join(self.root, name)
+            if not self.disk.exists(path) or self.disk.is_dir(path):
+                continue
+            file = self.disk.open_read(path)
+            try:
+                found = file.pread(longest + 1, 0)
+            finally:
+                file.close()
+            if len(found) > longest or not is_ours(found):
+                raise JournalExists(
+                    f"the directory {self.root!r} holds no journal, and a file {name!r} that a new one would write over; "
+                    "move that file away, or give another directory",
+                    root=self.root,
+                    file=path,
+                )
 
     def check_room(self) -> None:
         """Refuse a disk on which a new journal would find no room, while there is nothing yet to clear away."""
