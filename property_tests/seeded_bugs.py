@@ -1342,4 +1342,28 @@ BUGS: tuple[Bug, ...] = (
         "        if self._released is not None:\n            self._released.set()\n            self._count = 0\n",
         ("tests/actors/test_background_notifications.py",),
     ),
+    Bug(
+        "answered-by-the-usual-model",
+        "a session with a model or tools of its own is taken up with those of the runtime (J12, M6)",
+        "host.py",
+        "        if state.own:\n",
+        "        if not state:\n",
+        ("tests/test_host.py",),
+    ),
+    Bug(
+        "its-own-is-forgotten",
+        "what a session was given of its own is not noted when it is new (B10)",
+        "core/decisions.py",
+        "command.parent, command.own)",
+        "command.parent)",
+        ("tests/test_host.py",),
+    ),
+    Bug(
+        "a-tool-that-nobody-has",
+        "a run is taken up, and so ended, by a runtime without its tool (B10)",
+        "core/recovery.py",
+        "    return frozenset([*runs, *(action.tool",
+        "    return frozenset([*(action.tool",
+        ("tests/test_host.py",),
+    ),
 )
