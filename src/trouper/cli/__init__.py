@@ -1,6 +1,7 @@
 """The command line: `trouper <command>`. Each family of commands is a module that is imported when it is asked for.
 
 endings.py     exit codes; what an error says and how it ends the program
+streams.py     stdin, stdout and stderr, read and written to the end
 arguments.py   argparse with one-line errors; --root, --profile
 loading.py, changing.py    modules, when they are needed; those that a change takes
 terminal.py    what goes to a terminal or a pipe: cleaned, coloured only where somebody looks

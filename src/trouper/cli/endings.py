@@ -19,6 +19,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from trouper.cli.streams import prepare_streams
+
 TURN_FAILED = 1
 STOPPED_SHORT = 3
 REFUSED = 4
@@ -65,8 +67,7 @@ def ended(command: Callable[[], int]) -> int:
 
 def _code_of(command: Callable[[], int]) -> int:
     try:
-        _open_missing_streams()
-        _tolerate_any_text()
+        prepare_streams()
         _quiet_log()
         try:
             code = command()
@@ -154,14 +155,6 @@ def _drop_output() -> None:
         os.close(devnull)
 
 
-def _open_missing_streams() -> None:
-    """A stream that the caller has closed reads and writes nothing; and no file of ours gets its number, which others take for theirs."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # So Python says that it was closed.
-            descriptor = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
-            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
-
-
 def _quiet_log() -> None:
     """The log is for those who ask for it: people who use a command get lines that are meant for them."""
     import logging
@@ -173,11 +166,3 @@ def _quiet_log() -> None:
         logger.setLevel(level.upper() if level.upper() in logging.getLevelNamesMapping() else "DEBUG")
     elif not logger.handlers:
         logger.addHandler(logging.NullHandler())
-
-
-def _tolerate_any_text() -> None:
-    """A terminal of another encoding shows what it can, and never stops the program."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
