@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,9 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, words: str
         ("budget.tokens = 'x'", 1),
         ("[budget]\ntokens = 3\n\n[policy]\nforbid = ['x']", 5),
         ("model =\nsystem = 'x'", 1),
+        ("system = \"a # [ \\\" b\" # ['''\r\nmode = 1", 2),
+        ("""system = '''\n[limits]\n''''\nlimits = {max_steps = 3, deadlines = {idle = 3}}""", 4),
+        ("[limits.deadlines]\n[policy]\n[limits]\n'idle' = 3", 4),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, line: int) -> None:
@@ -189,6 +193,25 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, line: int) 
     with pytest.raises(ConfigError) as caught:
         read_configuration(tmp_path)
     assert f"line {line}" in caught.value.message
+
+
+def test_a_mistake_is_found_in_a_file_of_any_length_that_is_read_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took a parse for each line before it, minutes in all."""
+    text = "tools = [\n" + '"add",\n' * 3_000 + "]\nbogus = 1\n"
+    (tmp_path / "trouper.toml").write_text(text)
+    parsed: list[int] = []
+    parse = tomllib.loads
+
+    def counted(part: str) -> dict[str, Any]:
+        parsed.append(len(part))
+        return parse(part)
+
+    monkeypatch.setattr(tomllib, "loads", counted)
+    with pytest.raises(ConfigError, match="line 3003: bogus is no setting"):
+        read_configuration(tmp_path)
+    assert sum(parsed) <= 3 * len(text)
 
 
 def test_a_name_that_makes_no_sense_is_a_mistake_of_the_place_that_has_it(

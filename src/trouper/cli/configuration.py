@@ -45,13 +45,21 @@ from trouper.tools.policy import Rule
 FILE_NAME = "trouper.toml"
 MODEL_VARIABLE = "TROUPER_MODEL"
 FILE_BYTES_MAX = 1_000_000
-#: Files of more lines than this get errors without a line: each line costs one parse of those before it.
-LINES_MAX = 2_000
 DEFAULT_TOOLS = ("default", "remember", "recall", "forget", "list_memories")
 _DURABILITIES = ("fsync", "write")
 _EFFECTS = ("allow", "deny", "ask")
 _LIKE_A_KEY = re.compile("key|token|secret|password", re.IGNORECASE)
 _NO_FILES = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a directory", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+#: What begins and ends a statement of TOML, and what only looks like it: comments, texts.
+_PIECES = re.compile(
+    "#[^\n]*"
+    r'|"""(?:[^\\"]|\\.|"(?!""))*"{3,5}'
+    "|'''(?:[^']|'(?!''))*'{3,5}"
+    r'|"(?:[^\\"\n]|\\.)*"'
+    "|'[^'\n]*'"
+    r"|[\[\]{}\n]",
+    re.DOTALL,
+)
 _KINDS: Mapping[type[Any], str] = {str: "text", list: "a list", dict: "a table"}
 
 
@@ -72,20 +80,41 @@ class Source:
         return ConfigError(message, file=str(self.path), setting=setting)
 
     def _line(self, keys: tuple[str, ...]) -> int | None:
-        """The parser tells no lines: the statement that brings the setting in begins behind the last line that can stand without it."""
-        lines = self.text.splitlines()
-        whole = 0
-        for end in range(1, len(lines) + 1 if len(lines) <= LINES_MAX else 0):
-            try:
-                value: Any = tomllib.loads("\n".join(lines[:end]))
-            except ValueError:
-                continue  # In the middle of a value of several lines.
-            for key in keys:
-                value = value.get(key) if isinstance(value, dict) else None
-            if value is not None:
-                return whole + 1
-            whole = end
+        """The parser tells no lines: the statement that brings the setting in is looked for, each by itself."""
+        # What is still to be found in the table that the statements belong to; none of them can, where it is another.
+        wanted: tuple[str, ...] | None = keys
+        for line, statement in _statements(self.text):
+            is_header = statement.lstrip(" \t").startswith("[")
+            if wanted is None and not is_header:
+                continue
+            rest, value = _followed(keys if is_header or wanted is None else wanted, tomllib.loads(statement))
+            if not rest:
+                return line
+            if is_header:
+                wanted = rest if value == {} else None
         return None
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Each with the line that it begins on: a line, or several where a value goes on."""
+    line, begin, depth = 1, 0, 0
+    for piece in _PIECES.finditer(text + "\n"):
+        match piece[0]:
+            case "[" | "{":
+                depth += 1
+            case "]" | "}":
+                depth -= 1
+            case "\n" if not depth:
+                statement = text[begin : piece.end()]
+                yield line, statement
+                line, begin = line + statement.count("\n"), piece.end()
+
+
+def _followed(keys: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
+    """As far as the keys lead from here: those that are left, and the value that they are left at."""
+    while keys and isinstance(value, dict) and keys[0] in value:
+        keys, value = keys[1:], value[keys[0]]
+    return keys, value
 
 
 @contextmanager
