@@ -19,13 +19,35 @@ PROFILE_VARIABLE = "TROUPER_PROFILE"
 _UNDECODED = re.compile("[\udc80-\udcff]")
 
 
+#: Stands for a `--` that is a value while argparse looks for one that is not: the argument of a process cannot hold the character.
+_DASHES = "\0--"
+
+
 class Parser(argparse.ArgumentParser):
-    """A mistake is a `UsageError` with one line, instead of the whole usage."""
+    """A mistake is a `UsageError` with one line, instead of the whole usage. And a `--` ends the options only where it stands alone, the first time.
+
+    Some versions of argparse take every other for such an end as well, and drop it: in `--model=--`, and behind the first.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         options.setdefault("allow_abbrev", False)
         super().__init__(*arguments, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        if "--" in given:
+            behind = given.index("--") + 1
+            given[behind:] = [_DASHES if each == "--" else each for each in given[behind:]]
+        return super().parse_known_args(given, namespace)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings:
+            arg_strings = [_DASHES if each == "--" else each for each in arg_strings]
+        return super()._get_values(action, arg_strings)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        return super()._get_value(action, "--" if arg_string == _DASHES else arg_string)
 
     def print_help(self, file: Any = None) -> None:
         """Unlike argparse's, it fails where there is nobody to read it, or no room."""
