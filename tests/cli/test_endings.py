@@ -166,6 +166,37 @@ def test_where_there_is_no_home_the_remedy_is_a_root(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout) == (0, "You said: hello\n")
 
 
+#: Does what the installed script does, as a user that the system does not know.
+NOBODY = """
+import os, sys
+# Imported first: another user may not be able to read the place where the package lies.
+import platformdirs.unix, trouper.cli.doctor, trouper.cli.run, trouper.cli.sessions, trouper.stores.profiles, trouper.models.simulated, trouper.tools.builtin
+from trouper.cli import main
+os.setgroups([]); os.setgid(12345); os.setuid(12345)
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("home", [{}, {"HOME": ""}, {"HOME": "rel"}, {"XDG_DATA_HOME": "rel"}], ids=str)
+def test_where_nobody_knows_of_a_home_the_remedy_is_a_root(home: dict[str, str]) -> None:
+    """B23: as in a container that runs as just any number. It was told as a bug of Trouper's."""
+    environment = {each: value for each, value in os.environ.items() if each not in ("HOME", "XDG_DATA_HOME")}
+    environment |= {"TROUPER_ROOT": "", "TROUPER_PROFILE": "", **home}
+    for arguments, code in ((("sessions",), 78), (("run", "hello"), 78), (("doctor",), 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", NOBODY, *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=PATIENCE_S,
+            cwd="/",
+        )
+        assert done.returncode == code and "--root DIR, or set TROUPER_ROOT" in done.stdout + done.stderr, done
+        assert done.stderr.count("\n") == (0 if arguments == ("doctor",) else 1)
+    assert "ok       version: " in done.stdout and "ok       model: simulated" in done.stdout
+
+
 def test_a_default_profile_that_is_none_is_a_wrong_setting_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "trouper").mkdir()
     (tmp_path / "trouper" / "default").write_bytes(b"\xaf\xfe")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trouper._errors import UsageError, WorldError
+from trouper._errors import ConfigError, UsageError, WorldError
 
 ROOT_VARIABLE = "TROUPER_ROOT"
 PROFILE_VARIABLE = "TROUPER_PROFILE"
@@ -188,11 +188,13 @@ def root_of(options: argparse.Namespace) -> Path:
 
 
 def _profile(name: str | None) -> Path:
-    from trouper.stores.profiles import Profiles
+    from trouper.stores.profiles import HomeUnknown, Profiles
 
-    profiles = Profiles()
     try:
+        profiles = Profiles()
         return profiles.path(profiles.default() if name is None else name)
+    except HomeUnknown as error:
+        raise ConfigError(f"{error.message}: give --root DIR, or set {ROOT_VARIABLE}") from None
     except OSError as error:
         unreadable = WorldError(
             f"the profiles cannot be read ({error.strerror}: {error.filename!r}); give --root DIR, or set {ROOT_VARIABLE}"

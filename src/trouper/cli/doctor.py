@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import shutil
@@ -14,7 +15,7 @@ from typing import Literal
 from attrs import frozen
 
 from trouper import __version__
-from trouper._errors import MissingKey, TrouperError
+from trouper._errors import ConfigError, MissingKey, TrouperError, WorldError
 from trouper.cli.arguments import Parser, add_json, add_root, root_of
 from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
 from trouper.cli.control import NAME, ask_owner, is_in_the_way
@@ -47,6 +48,10 @@ class Finding:
     message: str
 
 
+#: A name, and what is found under it.
+Check = tuple[str, Callable[[], Iterator[Finding]]]
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="trouper doctor", description=__doc__)
     parser.add_argument("--deep", action="store_true", help="check every byte of the journal, however large")
@@ -54,9 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     add_json(parser)
     options = parser.parse_args(arguments)
     out = Terminal()
-    root = root_of(options)
     problems = 0
-    for finding in _examine(root, deep=options.deep):
+    for finding in _examine(options):
         problems += finding.status == "problem"
         if options.json:
             out.json({"check": finding.check, "status": finding.status, "message": finding.message})
@@ -66,8 +70,17 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if problems else 0
 
 
-def _examine(root: Path, *, deep: bool) -> Iterator[Finding]:
-    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+def _examine(options: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        checks = _checks(root_of(options), deep=options.deep)
+    except (ConfigError, WorldError) as error:  # Of the environment; what has nothing to do with it can be looked at.
+        checks = _checks_without_root(error)
+    for name, check in checks:
+        yield from _guarded(name, check)
+
+
+def _checks(root: Path, *, deep: bool) -> list[Check]:
+    return [
         ("version", _version),
         ("root", lambda: _root(root)),
         ("disk", lambda: _disk(root)),
@@ -75,8 +88,14 @@ def _examine(root: Path, *, deep: bool) -> Iterator[Finding]:
         ("owner", lambda: _owner(root)),
         ("journal", lambda: _journal(root, deep=deep)),
     ]
-    for name, check in checks:
-        yield from _guarded(name, check)
+
+
+def _checks_without_root(problem: TrouperError) -> list[Check]:
+    return [
+        ("version", _version),
+        ("root", lambda: iter([Finding("root", "problem", problem.message)])),
+        ("configuration", lambda: _agent(Configuration(Path(FILE_NAME)))),
+    ]
 
 
 def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -181,6 +200,10 @@ def _configuration(root: Path) -> Iterator[Finding]:
     configuration = read_configuration(root)
     file = str(configuration.path) if configuration.found else f"no {FILE_NAME}: the defaults hold"
     yield Finding("configuration", "ok", file)
+    yield from _agent(configuration)
+
+
+def _agent(configuration: Configuration) -> Iterator[Finding]:
     yield from _guarded("model", lambda: _model(configuration))
     yield from _guarded("tools", lambda: _tools(configuration))
 

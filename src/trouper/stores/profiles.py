@@ -38,6 +38,10 @@ class ProfileBusy(WorldError):
     """A process is using the profile."""
 
 
+class HomeUnknown(ConfigError):
+    """Nothing says where the user's data are."""
+
+
 def default_root() -> Path:
     """The default profile's root, made if it is not there yet: where `open_runtime()` without a root works."""
     profiles = Profiles()
@@ -47,15 +51,25 @@ def default_root() -> Path:
     return profiles.path(name)
 
 
+def _user_data() -> Path:
+    import platformdirs
+
+    try:
+        base = platformdirs.user_data_dir("trouper", appauthor=False)
+    except RuntimeError:  # Some versions say so, and others give a path that is relative to nothing in particular.
+        base = ""
+    if not os.path.isabs(base):
+        raise HomeUnknown(
+            "there is no home directory that profiles could be in (HOME is not set, or is no absolute path); set it, or name a root"
+        )
+    return Path(base)
+
+
 class Profiles:
     """All calls block on the disk for a moment, and on another change; `copy` and `delete` for as long as there is data."""
 
     def __init__(self, base: Path | None = None) -> None:
-        if base is None:
-            import platformdirs
-
-            base = Path(platformdirs.user_data_dir("trouper", appauthor=False))
-        self._base = base
+        self._base = base = _user_data() if base is None else base
         self._roots = base / "profiles"
 
     def path(self, name: str) -> Path:
