@@ -177,6 +177,13 @@ def test_an_agent_that_has_no_room_to_write_says_so_and_ends_the_demo(tmp_path: 
     assert "File too large" in why and "ended by itself" in what
 
 
+def test_a_demo_that_was_started_to_ignore_signals_runs() -> None:
+    """As with `&` in a script."""
+    program = 'trap "" INT TERM HUP; exec "$0" -m trouper demo --fast'
+    done = subprocess.run(["bash", "-c", program, sys.executable], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_place_that_exists_is_refused(tmp_path: Path) -> None:
     done = run("demo", "--keep", str(tmp_path))
     assert done.returncode == 73 and done.stderr.count("\n") == 1 and "exists already" in done.stderr

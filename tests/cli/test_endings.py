@@ -283,11 +283,21 @@ async def test_a_second_signal_does_not_come_down_in_the_midst_of_closing() -> N
     assert closed and stopped.value.code == 143
 
 
-def test_what_was_started_to_outlive_its_terminal_does() -> None:
-    """`nohup trouper run ...`"""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize(
+    "ignored", [(signal.SIGHUP,), (signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+)
+async def test_a_signal_that_whoever_started_the_program_has_had_ignored_does_not_end_it(
+    ignored: tuple[signal.Signals, ...],
+) -> None:
+    """`nohup trouper run ...`, and `trouper run ... &` in a script: a Ctrl-C there is for what runs in the foreground."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     try:
-        assert signal.SIGHUP not in ending_signals()
+        assert not set(ignored) & set(ending_signals())
+        async with ended_by_signals():
+            for number in ignored:
+                signal.raise_signal(number)
+            await trio.testing.wait_all_tasks_blocked()
     finally:
-        signal.signal(signal.SIGHUP, before)
-    assert signal.SIGHUP in ending_signals()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert set(ignored) <= set(ending_signals())

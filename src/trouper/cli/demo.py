@@ -109,7 +109,7 @@ def _place(keep: str | None) -> Iterator[Path]:
 def _stopped_by_signals() -> Iterator[None]:
     """A SIGTERM or a SIGHUP ends the demo like Ctrl-C does: the agent's process ends with it, and nothing is left behind."""
     codes = ending_signals()
-    del codes[signal.SIGINT]
+    codes.pop(signal.SIGINT, None)
 
     came: list[int] = []
 

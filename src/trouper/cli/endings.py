@@ -38,13 +38,11 @@ LOG_VARIABLE = "TROUPER_LOG"
 
 
 def ending_signals() -> dict[int, int]:
-    """The signals that ask a program to end, with its exit code for each. Without SIGHUP where whoever started it has said that it is to go on (`nohup`)."""
+    """The signals that ask a program to end, with its exit code for each. Without those that whoever started it has had ignored, so that it goes on (`nohup`, and `&` in a script)."""
     import signal
 
     codes: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: STOPPED, signal.SIGHUP: HUNG_UP}
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        del codes[signal.SIGHUP]
-    return codes
+    return {number: code for number, code in codes.items() if signal.getsignal(number) is not signal.SIG_IGN}
 
 
 class Stopped(Exception):

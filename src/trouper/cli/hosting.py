@@ -124,6 +124,9 @@ async def ended_by_signals() -> AsyncIterator[None]:
     """A signal cancels the block, and what it holds is closed in order; then the program ends with the signal's code."""
     code: list[int] = []
     codes = ending_signals()
+    if not codes:  # Nothing is to end us.
+        yield
+        return
     before = {number: signal.getsignal(number) for number in codes}
 
     async def watch(

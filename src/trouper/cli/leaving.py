@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,8 +77,12 @@ async def leaving_told() -> AsyncIterator[Leaving]:
 
 async def _end_by_a_signal(leaving: Leaving) -> None:
     codes = ending_signals()
+    remedy = "; Ctrl-C ends without that" if signal.SIGINT in codes else ""
+    if not codes:
+        say(f"waits for {leaving.waits_for()}")
+        return
     with trio.open_signal_receiver(*codes) as signals:
-        say(f"waits for {leaving.waits_for()}; Ctrl-C ends without that")
+        say(f"waits for {leaving.waits_for()}{remedy}")
         async for number in signals:
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
