@@ -13,6 +13,7 @@ from trouper._errors import UsageError
 from trouper.core.messages import Media
 from trouper.core.settings import Limits
 from trouper.tools.complaint import clipped
+from trouper.tools.guards.names import from_disk, on_disk
 
 Attachment = Media | str | Path
 
@@ -63,6 +64,7 @@ def _attached(item: Attachment, limit: int) -> Media:
         )
     path = Path(item)
     try:
+        path = Path(on_disk(str(path)))
         found = path.stat()
         # Looked at first: to open a pipe waits for its other end, and everybody with it.
         if not stat.S_ISREG(found.st_mode):
@@ -81,7 +83,7 @@ def _attached(item: Attachment, limit: int) -> Media:
         raise UsageError(f"attachment {_shown(str(path))} cannot be read: {told}; check the path") from error
     if not data:
         raise UsageError(f"attachment {_shown(str(path))} is empty; leave it out, or write something into it first")
-    return Media(_kind(path.name, data), base64.b64encode(data).decode("ascii"), name=path.name)
+    return Media(_kind(path.name, data), base64.b64encode(data).decode("ascii"), name=from_disk(path.name))
 
 
 def _kind(name: str, data: bytes) -> str:

@@ -18,6 +18,8 @@ from terminal_driver import PATIENCE_S, run
 from trouper.cli import main
 from trouper.cli.endings import Stopped, ended, ending_signals
 from trouper.cli.hosting import ended_by_signals
+from trouper.core.messages import Media
+from trouper.replay import open_journal
 
 ODD = "say €ñ"
 #: A locale without any character beyond ASCII, which Python is not to replace by a better one.
@@ -157,6 +159,40 @@ def test_text_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
         )
         assert done.returncode == 0 and b"You said: say \\u20ac\\xf1" in done.stdout, done
         assert f"You said: {ODD}" in run("sessions", "show", session, "--root", root).stdout
+
+
+def test_names_of_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    """T17: the tools failed with an internal error for each name that the locale's encoding cannot say."""
+    root = tmp_path / "state"
+    (tmp_path / "täglich.txt").write_text("every day")
+    (tmp_path / "täglich.py").write_text(
+        "from trouper import tool\n@tool\ndef greet() -> str:\n    'Greet.'\n    return 'hello'\n"
+    )
+
+    def ascii_only(*arguments: str, given: str = "") -> str:
+        done = run(*arguments, "--root", str(root), "--session", "s", input=given, cwd=tmp_path, **ASCII_ONLY)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    ascii_only("run", "write hello to ö/ü.txt")
+    assert (root / "files" / "s" / "ö" / "ü.txt").read_text() == "hello"
+    assert "read_file says:\nhello\n" in ascii_only("run", "read ö/ü.txt")
+    assert r"There is: \xf6." in ascii_only("run", "run list_directory")
+    assert '"deleted": 2' in ascii_only("run", "run delete_file path=ö recursive=true")
+    assert not list((root / "files" / "s").iterdir())
+    assert "there is no file" not in ascii_only("chat", given="look at @täglich.txt\n")
+    ascii_only("run", "look at this", "--attach", "täglich.txt")
+    journal = open_journal(root)
+    sent = [
+        part.name
+        for message in journal.state_at(journal.last).history.messages
+        for part in message.parts
+        if isinstance(part, Media)
+    ]
+    assert sent == ["täglich.txt", "täglich.txt"]
+    (tmp_path / "täglich.py").rename(root / "täglich.py")
+    (root / "trouper.toml").write_text('tools = ["täglich.py"]')
+    assert "greet says: hello" in ascii_only("run", "run greet")
 
 
 def test_where_there_is_no_home_the_remedy_is_a_root(tmp_path: Path) -> None:

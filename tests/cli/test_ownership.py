@@ -8,6 +8,7 @@ import pwd
 from pathlib import Path
 
 import pytest
+from terminal_driver import run
 
 from trouper.cli.configuration import read_configuration
 from trouper.cli.ownership import NotOurs
@@ -82,6 +83,17 @@ def test_what_another_user_may_have_written_does_not_run(trouper, planted: Path,
     assert not ran.exists()
     assert trouper("sessions", "--root", planted).code == 0
     assert list(open_reader(planted).records())
+
+
+def test_a_name_that_the_locale_cannot_say_is_looked_at_as_well(planted: Path) -> None:
+    """The file that is looked at is the one that would run."""
+    (planted / "mine.py").rename(planted / "täglich.py")
+    (planted / "trouper.toml").write_text("tools = ['täglich.py']\n")
+    planted.chmod(0o755)
+    (planted / "täglich.py").chmod(0o666)
+    done = run("run", "hi", "--root", str(planted), LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert done.returncode == 77 and "run as you" in done.stderr, done
+    assert not (planted.parent / "has-run").exists()
 
 
 def test_what_only_its_user_may_write_runs(trouper, planted: Path) -> None:

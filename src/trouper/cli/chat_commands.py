@@ -19,6 +19,7 @@ from trouper.core.calls import CallPhase
 from trouper.core.messages import Media, ToolAnswer
 from trouper.core.session import State
 from trouper.models.protocol import name_of
+from trouper.tools.guards.names import from_disk, on_disk
 
 if TYPE_CHECKING:
     from trouper.cli.chat import Chat
@@ -240,7 +241,7 @@ def attachments_in(line: str) -> Attached:
     remarks: dict[str, None] = {}
     for found in _AT.finditer(line):
         word = found[0]
-        path = os.path.expanduser(found["quoted"] or _ESCAPED.sub(r"\1", found["bare"]))
+        path = on_disk(os.path.expanduser(found["quoted"] or _ESCAPED.sub(r"\1", found["bare"])))
         if not os.path.exists(path):
             path = path.rstrip(_PUNCTUATION) or path  # Of the sentence, then.
         if os.path.isfile(path):
@@ -248,5 +249,5 @@ def attachments_in(line: str) -> Attached:
         elif os.path.isdir(path):
             remarks[f"{word} is a directory, and is sent as text; name files"] = None
         elif os.sep in path or os.path.splitext(path)[1]:
-            remarks[f"there is no file {path!r}; {word} is sent as text"] = None
+            remarks[f"there is no file {from_disk(path)!r}; {word} is sent as text"] = None
     return Attached(tuple(files), tuple(remarks))

@@ -13,6 +13,7 @@ from types import ModuleType
 from trouper._errors import ConfigError, UsageError
 from trouper.models.protocol import Model
 from trouper.tools.contract import Tool
+from trouper.tools.guards.names import from_disk, on_disk
 
 
 def model_named(name: str, *, delay_s: float = 0.0) -> Model:
@@ -111,11 +112,13 @@ def _broken(place: str, error: BaseException) -> ConfigError:
 
 
 def _from_file(name: str, near: Path | None) -> ModuleType:
+    file = on_disk(name)
     # Whoever starts a root somewhere else means its tools, and not what happens to have their name there.
-    path = Path(name) if near is None else near / name
+    path = Path(file) if near is None else near / file
     if not path.is_file():
         raise UsageError(
-            f"there is no file {name!r} with tools; check the path (of several, give each its own --tools)", tools=name
+            f"there is no file {from_disk(file)!r} with tools; check the path (of several, give each its own --tools)",
+            tools=name,
         )
     module_name = f"trouper_tools_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -127,7 +130,7 @@ def _from_file(name: str, near: Path | None) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise _broken(repr(str(path)), error) from error
+        raise _broken(repr(from_disk(str(path))), error) from error
     return module
 
 

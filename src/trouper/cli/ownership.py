@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trouper._errors import WorldError
 from trouper.journal.disk import check_owner
+from trouper.tools.guards.names import on_disk
 
 
 class NotOurs(WorldError):
@@ -40,7 +41,7 @@ def check_code(names: Iterable[str], directory: int, root: Path) -> None:
                 f"look at what is there, then chmod go-w {str(root)!r}"
             )
         try:
-            found = os.stat(name, dir_fd=directory)
+            found = os.stat(on_disk(name), dir_fd=directory)
         except (OSError, ValueError):
             continue  # Whoever loads it says what is wrong.
         _check_file(found, directory, root / name)

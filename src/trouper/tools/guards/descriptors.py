@@ -15,7 +15,7 @@ from typing import Literal
 
 from trouper._errors import ConfigError
 from trouper.core.values import frozen
-from trouper.tools.guards.names import DEPTH_MAX, TEMPORARY_PREFIX
+from trouper.tools.guards.names import DEPTH_MAX, TEMPORARY_PREFIX, from_disk, on_disk
 from trouper.tools.guards.refusal import Refused
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,13 +85,13 @@ def make_trusted(path: Path) -> None:
 
 def make_directory(parent: int, name: str) -> int:
     try:
-        os.mkdir(name, DIRECTORY_MODE, dir_fd=parent)
+        os.mkdir(on_disk(name), DIRECTORY_MODE, dir_fd=parent)
     except FileExistsError:
         pass  # another writer was first: what it made is opened with the same care
     except OSError as error:
         raise from_os(error, (name,)) from error
     try:
-        descriptor = open_in(name, OPEN_DIRECTORY, dir_fd=parent)
+        descriptor = open_in(on_disk(name), OPEN_DIRECTORY, dir_fd=parent)
     except OSError as error:
         raise from_os(error, (name,), look(parent, name)) from error
     os.fchmod(descriptor, DIRECTORY_MODE)
@@ -105,7 +105,7 @@ def open_regular(parent: int, parts: tuple[str, ...]) -> tuple[int, os.stat_resu
         raise missing(parts)
     require_plain_file(before, parts)
     try:
-        descriptor = open_in(parts[-1], OPEN_FILE, dir_fd=parent)
+        descriptor = open_in(on_disk(parts[-1]), OPEN_FILE, dir_fd=parent)
     except OSError as error:
         raise from_os(error, parts, look(parent, parts[-1])) from error
     try:
@@ -142,7 +142,7 @@ def require_hash(data: bytes | None, expected: str, parts: tuple[str, ...]) -> N
 
 def look(parent: int, name: str) -> os.stat_result | None:
     try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+        return os.stat(on_disk(name), dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -156,7 +156,7 @@ def entries_of(directory: int, parts: tuple[str, ...]) -> list[Entry]:
             if item.name.startswith(TEMPORARY_PREFIX):
                 continue
             try:
-                found.append(entry_of((*parts, item.name), item.stat(follow_symlinks=False)))
+                found.append(entry_of((*parts, from_disk(item.name)), item.stat(follow_symlinks=False)))
             except FileNotFoundError:
                 continue  # removed since the scan began
             except OSError as error:  # a directory whose names may be read, and nothing more
@@ -180,13 +180,13 @@ def remove_tree(parent: int, parts: tuple[str, ...]) -> int:
     if len(parts) > DEPTH_MAX:
         raise FileRefused(f"the tree below is deeper than {DEPTH_MAX} levels; delete it with a command", path=parts[-1])
     try:
-        descriptor = open_in(parts[-1], OPEN_DIRECTORY, dir_fd=parent)
+        descriptor = open_in(on_disk(parts[-1]), OPEN_DIRECTORY, dir_fd=parent)
     except OSError as error:
         raise from_os(error, parts, look(parent, parts[-1])) from error
     gone = 1
     try:
         with os.scandir(descriptor) as scan:
-            names = [(item.name, item.is_dir(follow_symlinks=False)) for item in scan]
+            names = [(from_disk(item.name), item.is_dir(follow_symlinks=False)) for item in scan]
         for name, is_directory in names:
             if is_directory:
                 gone += remove_tree(descriptor, (*parts, name))
@@ -196,7 +196,7 @@ def remove_tree(parent: int, parts: tuple[str, ...]) -> int:
     finally:
         os.close(descriptor)
     try:
-        os.rmdir(parts[-1], dir_fd=parent)
+        os.rmdir(on_disk(parts[-1]), dir_fd=parent)
     except OSError as error:
         raise from_os(error, parts) from error
     return gone
@@ -205,11 +205,11 @@ def remove_tree(parent: int, parts: tuple[str, ...]) -> int:
 def sweep_directory(directory: int, own_prefix: str, depth: int = 0) -> None:
     """Unlink temporary files of processes that are gone. The journal's lock keeps a second live process out of the same root."""
     with os.scandir(directory) as scan:
-        names = [(item.name, item.is_dir(follow_symlinks=False)) for item in scan]
+        names = [(from_disk(item.name), item.is_dir(follow_symlinks=False)) for item in scan]
     for name, is_directory in names:
         if is_directory and depth < DEPTH_MAX:
             try:
-                child = open_in(name, OPEN_DIRECTORY, dir_fd=directory)
+                child = open_in(on_disk(name), OPEN_DIRECTORY, dir_fd=directory)
             except OSError:
                 continue
             try:
@@ -231,7 +231,7 @@ def unlink(parent: int, parts: tuple[str, ...]) -> None:
 
 def unlink_quietly(name: str, parent: int) -> None:
     with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=parent)
+        os.unlink(on_disk(name), dir_fd=parent)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -7,6 +7,7 @@ What does not show by itself may stand where it changes how its neighbours look,
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 
@@ -142,6 +143,16 @@ def reachable(name: str) -> bool:
     except NameRefused:
         return False
     return True
+
+
+def on_disk(name: str) -> str:
+    """A name, or a path, as calls of the system take it. Its bytes are UTF-8, also where the locale's encoding is another, which may not even have its characters."""
+    return os.fsdecode(name.encode(errors="surrogateescape"))
+
+
+def from_disk(name: str) -> str:
+    """And back: what a name that was found there says."""
+    return os.fsencode(name).decode(errors="surrogateescape")
 
 
 def _shown(text: str) -> str:

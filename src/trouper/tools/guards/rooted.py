@@ -55,7 +55,7 @@ from trouper.tools.guards.descriptors import (
     unlink_quietly,
     write_all,
 )
-from trouper.tools.guards.names import DEPTH_MAX, TEMPORARY_PREFIX, parse_path
+from trouper.tools.guards.names import DEPTH_MAX, TEMPORARY_PREFIX, on_disk, parse_path
 
 _CHUNK = 1 << 20
 #: A quota is counted again after so many writes, as commands write behind our back.
@@ -270,7 +270,7 @@ class RootedFiles:
                 if look(new_parent, new[-1]) is not None and not replace:
                     raise FileRefused(f"{quoted(new)} exists; choose another name or set replace", path=target)
                 try:
-                    os.rename(old[-1], new[-1], src_dir_fd=old_parent, dst_dir_fd=new_parent)
+                    os.rename(on_disk(old[-1]), on_disk(new[-1]), src_dir_fd=old_parent, dst_dir_fd=new_parent)
                 except OSError as error:
                     raise from_os(error, new) from error
 
@@ -299,7 +299,7 @@ class RootedFiles:
             if recursive:
                 return remove_tree(parent, parts)
             try:
-                os.rmdir(parts[-1], dir_fd=parent)
+                os.rmdir(on_disk(parts[-1]), dir_fd=parent)
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                     raise FileRefused(
@@ -328,7 +328,7 @@ class RootedFiles:
     def _step(self, parent: int, so_far: tuple[str, ...], name: str, create: bool) -> int:
         """The directory `name` in `parent`, which is closed; on failure `parent` stays the caller's to close."""
         try:
-            child = open_in(name, OPEN_DIRECTORY, dir_fd=parent)
+            child = open_in(on_disk(name), OPEN_DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             if not create:
                 raise missing(so_far) from None
@@ -431,7 +431,7 @@ class RootedFiles:
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            os.rename(temporary, parts[-1], src_dir_fd=parent, dst_dir_fd=parent)
+            os.rename(temporary, on_disk(parts[-1]), src_dir_fd=parent, dst_dir_fd=parent)
         except OSError as error:
             unlink_quietly(temporary, parent)
             raise from_os(error, parts) from error
