@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -124,6 +125,51 @@ def test_before_ctrl_c_can_be_caught_nothing_is_loaded_that_takes_time() -> None
     program = "import sys; before = set(sys.modules); from trouper.cli import main; print(*(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
     assert set(done.stdout.split()) <= {"__future__", "trouper", "trouper.cli"}, done
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [
+        (MemoryError(), "not enough memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "not enough memory"),
+        (ImportError("libssl.so.3: failed to map segment from shared object"), "not enough memory"),
+        (RuntimeError("can't start new thread"), "no thread can be started; raise the limits"),
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "no process can be started; end some"),
+        (OSError(errno.EMFILE, "Too many open files", "trouper.toml"), "too many files are open; close some"),
+    ],
+    ids=["memory", "memory for a call", "memory for a library", "threads", "processes", "files"],
+)
+def test_what_the_system_is_short_of_is_no_bug_of_ours(
+    capsys: pytest.CaptureFixture[str], lacking: Exception, words: str
+) -> None:
+    async def main() -> int:
+        async with trio.open_nursery():
+            raise lacking
+
+    assert ended(lambda: trio.run(main)) == 74
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1 and "disk" not in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("sessions", "--root", "r"), ("run", "hello", "--root", "r"), ("journal", "repair", "r", "x"), ("doctor",)],
+    ids=" ".join,
+)
+def test_a_current_directory_that_has_been_removed_is_named(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """It was "No such file or directory; check the disk", and nobody could tell which."""
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        ["bash", "-c", 'rmdir "$PWD"; exec "$@"', "-", sys.executable, "-m", "trouper", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=tmp_path / "gone",
+        env={**os.environ, "TROUPER_ROOT": "r"},
+    )
+    doctor = arguments == ("doctor",)
+    assert done.returncode == (1 if doctor else 74) and done.stderr.count("\n") == (0 if doctor else 1), done
+    assert "the current directory is no longer there; change to another" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

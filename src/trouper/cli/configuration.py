@@ -35,6 +35,7 @@ from attrs import field, frozen
 
 from trouper._errors import ConfigError, UsageError
 from trouper.cli.choices import is_file, model_named, tools_named
+from trouper.cli.endings import SHORTAGES
 from trouper.cli.ownership import check_code, check_file
 from trouper.core.settings import Budget, Limits
 from trouper.models.protocol import Model
@@ -191,7 +192,9 @@ def read_configuration(root: Path) -> Configuration:
     path = root / FILE_NAME
     try:
         directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
         return Configuration(path)  # Then the root itself is missing or wrong, and whoever opens it says how.
     try:
         configuration = _parsed(path, _read(directory, path))
@@ -200,6 +203,8 @@ def read_configuration(root: Path) -> Configuration:
     except FileNotFoundError:
         return Configuration(path)
     except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}; make it readable, or remove it") from None
     finally:
         os.close(directory)

@@ -19,6 +19,7 @@ from trouper._errors import ConfigError, MissingKey, TrouperError, WorldError
 from trouper.cli.arguments import Parser, add_json, add_root, root_of
 from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
 from trouper.cli.control import NAME, ask_owner, is_in_the_way
+from trouper.cli.endings import of_the_system
 from trouper.cli.owner import owner_of
 from trouper.cli.printed import printed_aside
 from trouper.cli.terminal import Terminal, clean_message, plural, size_of
@@ -105,7 +106,7 @@ def _guarded(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
     except TrouperError as error:
         yield Finding(name, "problem", error.message)
     except OSError as error:
-        yield Finding(name, "problem", f"{error.strerror}: {error.filename!r}; check its permissions")
+        yield Finding(name, "problem", of_the_system(error) or str(error))
 
 
 def _version() -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 0    done                               70   our fault: please report it
 1    the turn failed                    73   the target exists already
-2    wrong arguments                    74   disk, network or provider
+2    wrong arguments                    74   disk, memory, network or provider
 3    the turn stopped short (budget,    75   somebody else has the root open; try again later
      max_steps, max_tokens)             77   no permission
 4    the model refused                  78   a setting is wrong or missing
@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -30,6 +31,13 @@ HUNG_UP = 129
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 STOPPED = 143
+
+_NO_MEMORY = "there is not enough memory; free some, or raise the limit on it (ulimit -v, or that of the container)"
+_NO_FILE = "too many files are open; close some, or raise the limit on them (ulimit -n)"
+#: What the system may be short of; it is no fault of the file that was wanted.
+SHORTAGES = {errno.ENOMEM: _NO_MEMORY, errno.EMFILE: _NO_FILE, errno.ENFILE: _NO_FILE}
+#: How the loader says that there was no memory for a library.
+_UNMAPPED = ("failed to map segment", "annot allocate memory")
 
 #: Set to see the traceback of an error that is our fault.
 TRACEBACK_VARIABLE = "TROUPER_TRACEBACK"
@@ -102,14 +110,46 @@ def _failed(error: BaseException) -> int:
         import traceback
 
         traceback.print_exception(error)
-    if isinstance(error, OSError):
-        where = f": {error.filename!r}" if error.filename else ""
-        say(f"{error.strerror or error}{where}; check the disk and its permissions")
+    of_the_world = of_the_system(error)
+    if of_the_world is not None:
+        say(of_the_world)
         return 77 if isinstance(error, PermissionError) else 74
     say(
         f"{type(error).__name__}: {error}; this is a bug of Trouper's: please report it, with what {TRACEBACK_VARIABLE}=1 adds"
     )
     return INTERNAL
+
+
+def of_the_system(error: BaseException) -> str | None:
+    """What the system did not do for us, and what to do about it. None: that is not what is wrong."""
+    match error:
+        case MemoryError():
+            return _NO_MEMORY
+        case ImportError() if any(words in str(error) for words in _UNMAPPED):
+            return _NO_MEMORY
+        case RuntimeError() if "start new thread" in str(error):
+            return "no thread can be started; raise the limits on threads and memory (ulimit -u, ulimit -v)"
+        case BlockingIOError():  # What would have to be waited for elsewhere is, so that it is left to those who make processes.
+            return "no process can be started; end some, or raise the limit on them (ulimit -u)"
+        case OSError(errno=number) if number in SHORTAGES:
+            return SHORTAGES[number]
+        case FileNotFoundError(filename=name) if _is_nowhere(name):
+            return "the current directory is no longer there; change to another, or give whole paths"
+        case OSError():
+            where = f": {error.filename!r}" if error.filename else ""
+            return f"{error.strerror or error}{where}; check the disk and its permissions"
+    return None
+
+
+def _is_nowhere(name: object) -> bool:
+    """Whether a file could not be found because its name begins nowhere."""
+    if isinstance(name, str) and os.path.isabs(name):
+        return False
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
