@@ -263,6 +263,16 @@ def test_a_page_never_takes_the_place_of_what_is_no_file_or_is_the_journals_own(
     assert trouper("journal", "verify", root).code == 0
 
 
+def test_a_page_for_a_pipe_that_is_named_by_its_number_is_sent_to_standard_output(trouper, filled: Path) -> None:
+    """`-o /dev/stdout | ...`: what it is called behind that link is nowhere to be found."""
+    reading, writing = os.pipe()
+    done = trouper("journal", "html", filled, "-o", f"/dev/fd/{writing}")
+    os.close(writing)
+    os.close(reading)
+    assert done.code == 2 and "is no file; leave out --output" in done.err
+    one_line(done.err)
+
+
 def _files(place: Path) -> dict[Path, tuple[int, int, int]]:
     found = {path: path.lstat() for path in place.rglob("*")}
     return {path: (about.st_ino, about.st_mode, about.st_mtime_ns) for path, about in found.items()}

@@ -47,7 +47,8 @@ def _page_file(root: Path, named: str) -> Path:
     if not named or "\0" in named or named.endswith(os.sep) or os.path.isdir(named):
         raise UsageError(f"{named!r} cannot be a file; name one with --output")
     path = Path(os.path.realpath(named))
-    if os.path.lexists(path) and not path.is_file():
+    # By its own name as well: what a pipe is called behind the links (`/dev/stdout`) cannot be looked up.
+    if (os.path.lexists(path) or os.path.exists(named)) and not os.path.isfile(named):
         raise UsageError(f"{named!r} is no file; leave out --output, and send the page there: `> {named}`")
     if Path(os.path.realpath(root)) in path.parents and path.suffix != ".html":
         raise UsageError(f"{named!r} is in the root itself; write the page elsewhere, or to a name that ends in .html")
