@@ -378,6 +378,14 @@ def test_a_file_that_is_nested_too_deep_is_one_line_and_78(trouper, tmp_path: Pa
     assert found.code == 1 and "nested too deep" in found.out and "owner" in found.out
 
 
+def test_a_mistake_that_can_just_be_parsed_is_told_as_any_other(tmp_path: Path) -> None:
+    """Where it stands, and what it is, takes a few calls more than the parser did."""
+    for depth in range(300, 600):
+        (tmp_path / "trouper.toml").write_text(f"tools = {'[' * depth}{']' * depth}")
+        with pytest.raises(ConfigError, match=r"has to be text|nested too deep"):
+            read_configuration(tmp_path)
+
+
 def test_tools_that_cannot_be_had_are_told_with_the_line_that_names_them(tmp_path: Path) -> None:
     (tmp_path / "trouper.toml").write_text("model = 'simulated'\ntools = ['os.path']")
     with pytest.raises(ConfigError, match=r"trouper\.toml', line 2: 'os\.path' defines no tools"):

@@ -197,7 +197,7 @@ def read_configuration(root: Path) -> Configuration:
             raise
         return Configuration(path)  # Then the root itself is missing or wrong, and whoever opens it says how.
     try:
-        configuration = _parsed(path, _read(directory, path))
+        configuration = _configured(path, _read(directory, path))
         check_code((name for name in configuration.tools if is_file(name)), directory, root)
         return configuration
     except FileNotFoundError:
@@ -227,17 +227,21 @@ def _read(directory: int, path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _parsed(path: Path, data: bytes) -> Configuration:
+def _configured(path: Path, data: bytes) -> Configuration:
+    try:
+        return _checked(*_parsed(path, data))
+    except RecursionError:  # In the parser, or behind it, where a mistake is told with its place.
+        raise ConfigError(f"{str(path)!r} is nested too deep; make it flatter, or remove it") from None
+
+
+def _parsed(path: Path, data: bytes) -> tuple[Source, dict[str, Any]]:
     try:
         if len(data) > FILE_BYTES_MAX:
             raise ValueError(f"larger than {FILE_BYTES_MAX} bytes")
         text = data.decode("utf-8-sig")  # Some editors begin every file with a mark.
-        values = tomllib.loads(text)
+        return Source(path, text), tomllib.loads(text)
     except ValueError as error:
         raise ConfigError(f"{str(path)!r} is not TOML: {error}; correct it, or remove it") from None
-    except RecursionError:
-        raise ConfigError(f"{str(path)!r} is nested too deep; make it flatter, or remove it") from None
-    return _checked(Source(path, text), values)
 
 
 def _checked(source: Source, values: Mapping[str, Any]) -> Configuration:
