@@ -71,7 +71,7 @@ async def _ended(runtime: Runtime) -> Any:
 
 
 async def test_a_run_of_a_session_with_tools_of_its_own_waits_until_it_is_opened_with_them(
-    open_checked: Any, autojump_clock: Any, caplog: Any
+    open_checked: Any, autojump_clock: Any, caplog: Any, journal: list[Any]
 ) -> None:
     """B10, J12: the runtime itself does not have the tool, and would have ended the run for good."""
     disk = await killed_while_it_runs(open_checked, "survey", tools=[survey])
@@ -85,6 +85,8 @@ async def test_a_run_of_a_session_with_tools_of_its_own_waits_until_it_is_opened
             assert not runtime.not_taken_up
             task = await _ended(runtime)
     assert (task.state, task.attempt, attempts) == (TaskState.SUCCEEDED, 2, [1, 2])
+    # Noted with its very first record, whatever comes between that and the next.
+    assert [event.own for record in journal for event in record.events if hasattr(event, "own")] == [("tools",)]
     (told,) = [record.getMessage() for record in caplog.records]
     assert "session s " in told and "the tools that it was given of its own" in told
 
