@@ -383,7 +383,7 @@ async def test_a_session_that_goes_on_while_a_snapshot_is_written_is_not_read_fr
         await fail_for_good(session)
         snapshots._let_go_of_failed()
         assert await snapshots.put_down(picture)
-        roster.go_on_from(runtime._log.snapshot(), picture.left)
+        roster.go_on_from(runtime._log.snapshot(), picture.left, picture.held)
         assert roster.glance("s") == ("idle", 2)
         session = await runtime.session("s")
         assert (await session.ask("three")).error is None

@@ -209,15 +209,15 @@ class RuntimeGround:
 
     def recorded(self, record: codec.Record, seq: int) -> None:
         self.spending.count(record)
-        self._tell(record, seq)
+        if self.feeds:
+            self._tell(record, seq)
         self.snapshots.recorded()
 
     def _tell(self, record: codec.Record, seq: int) -> None:
         """Let those know who follow all records; they put them in order."""
-        if self.feeds:
-            numbered = changed(record, seq=seq)
-            for feed in self.feeds:
-                feed.push((numbered,))
+        numbered = changed(record, seq=seq)
+        for feed in self.feeds:
+            feed.push((numbered,))
 
     async def settle(self, seq: int | None = None) -> None:
         """Until record `seq`, or everything that was handed over so far, is in the journal."""

@@ -61,7 +61,7 @@ class Roster:
         self._base = self._snapshot.seq if self._snapshot is not None else 0
         self._suffix: dict[str, list[bytes]] = {}
         self._left: dict[str, Left] = {}
-        #: Sessions that an actor has, and that the snapshot had when it got them: with so many events. With as many they are still what is there.
+        #: Sessions that an actor has, and the memory, as far as they are in the snapshot: with so many events. With as many they are still what is there.
         self._in_snapshot: dict[str, int] = {}
         #: Of what is left when a snapshot has the state, most are alike: one serves them all.
         self._rests: dict[Left, Left] = {}
@@ -129,6 +129,7 @@ class Roster:
                 state, next_seq = decode_section(self._snapshot.read(session))
             except (JournalDamaged, codec.UndecodableRecord) as error:
                 logger.warning("session %s: its snapshot is of no use (%s); folding all its records", session, error)
+                self._spoilt |= {session}
                 return self._fold_all(session)
         return fold(self._suffix.get(session, ()), state, next_seq)
 
@@ -169,7 +170,12 @@ class Roster:
     def taken(self, session: str) -> tuple[State, int]:
         """What `load` gives, for an actor that has it from now on."""
         state, next_seq = self.load(session)
-        is_in_snapshot = session in self._sections and session not in self._suffix and not self._is_kept(session)
+        is_in_snapshot = (
+            session in self._sections
+            and session not in self._suffix
+            and session not in self._spoilt
+            and not self._is_kept(session)
+        )
         self.opened(session)
         if is_in_snapshot:
             self._in_snapshot[session] = next_seq
@@ -227,11 +233,13 @@ class Roster:
         """Those that no snapshot has yet."""
         return {name: left for name, left in self._left.items() if left.section is not None}
 
-    def go_on_from(self, snapshot: Snapshot, kept: Mapping[str, Left]) -> None:
-        """This snapshot has all that was known here when it was pictured, and with it these: from now on they are read there."""
+    def go_on_from(self, snapshot: Snapshot, kept: Mapping[str, Left], held: Mapping[str, int]) -> None:
+        """This snapshot has all that was known here when it was pictured, and with it what was `kept`: from now on that is read there. What actors have, they `held` then, with so many events."""
         self._snapshot, self._base = snapshot, snapshot.seq
         self._spoilt = frozenset()
         self._suffix.clear()
+        # Of one that was let go of since then, nobody has to know what the snapshot has: it has left something of its own here.
+        self._in_snapshot |= {name: next_seq for name, next_seq in held.items() if name not in self._left}
         for name, left in kept.items():
             # One that was opened since then has been somebody else's, and may have ended anew.
             if self._left.get(name) is left:
@@ -256,6 +264,10 @@ class Roster:
                     yield name, tag_of(state), encode_section(state, next_seq)
             elif self._snapshot is not None:
                 yield name, self._snapshot.sections[name], None
+
+    def is_in_snapshot(self, name: str, next_seq: int) -> bool:
+        """Whether what an actor has, with so many events, can be copied from the snapshot that is read."""
+        return self._in_snapshot.get(name) == next_seq and name not in self._spoilt
 
     @property
     def snapshot(self) -> Snapshot | None:

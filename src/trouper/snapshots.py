@@ -1,14 +1,16 @@
 """When a runtime writes a snapshot, and of what: the state of every session at one moment.
 
-A snapshot saves the next start the folding of records. It is optional: a failure costs time, not data (J13).
+A snapshot saves the next start the folding of records. It is optional: a failure costs time, not data (J13). What it costs follows what has changed since the one
+before: the rest is copied from there. And it holds up nobody: states do not change, so that they are only gathered at that moment, and written out little by little.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, TypeVarTuple
 
 import trio
 
@@ -33,6 +35,11 @@ Ts = TypeVarTuple("Ts")
 LEFT_BYTES_MAX = 16 * 1024 * 1024
 #: The same as a share of the last one, if that is more: each copies all that there is, and what it costs has to be worth it.
 LEFT_SHARE_MAX = 0.25
+#: So many bytes are written out at once, before others have their turn.
+SLICE_BYTES = 16 * 1024
+
+#: How a section is written out, later; or what it is; or `None`: as it is in the snapshot before.
+Content: TypeAlias = Callable[[], bytes] | bytes | None
 
 
 @frozen
@@ -43,11 +50,13 @@ class Picture:
     seq: int
     #: The last that any of them may have taken in. Buffered records are part of a state before they are on the disk, and a snapshot must not outlive them there (I17).
     covers: int
-    #: Name, tag and state of each; no state: as it is in the snapshot before.
-    sections: tuple[tuple[str, str, bytes | None], ...]
+    #: Name, tag and state of each.
+    sections: tuple[tuple[str, str, Content], ...]
     previous: Snapshot | None
     #: The sessions that no actor has any more, and no snapshot yet.
     left: Mapping[str, Left]
+    #: Those that an actor has, and the memory: with so many events.
+    held: Mapping[str, int]
 
 
 class Snapshots:
@@ -133,11 +142,15 @@ class Snapshots:
         # An actor that has not read its session yet knows nothing of it; the roster does.
         actors = {name: session.actor for name, session in self._sessions.items() if session.actor.next_seq}
         in_flight = [writer.in_flight for writer in writers if writer.in_flight is not None]
-        live: list[tuple[str, str, bytes | None]] = [
-            (name, tag_of(actor.state), encode_section(actor.state, actor.next_seq)) for name, actor in actors.items()
+        held = {name: actor.next_seq for name, actor in actors.items()}
+        live: list[tuple[str, str, Content]] = [
+            (name, tag_of(actor.state), self._content(name, held[name], encode_section, actor.state))
+            for name, actor in actors.items()
         ]
         if self._memory.next_seq:
-            live.append((MEMORY_STREAM, IDLE, encode_memories(self._memory.memories, self._memory.next_seq)))
+            held[MEMORY_STREAM] = self._memory.next_seq
+            memories = self._content(MEMORY_STREAM, self._memory.next_seq, encode_memories, self._memory.memories)
+            live.append((MEMORY_STREAM, IDLE, memories))
         rest = [section for section in self._roster.untouched() if section[0] not in actors]
         return Picture(
             seq=min([self._log.durable, *(first - 1 for first in in_flight)]),
@@ -145,13 +158,18 @@ class Snapshots:
             sections=(*rest, *live),
             previous=self._roster.snapshot,
             left=self._roster.kept(),
+            held=held,
         )
+
+    def _content(self, name: str, next_seq: int, encode: Callable[[T, int], bytes], state: T) -> Content:
+        return None if self._roster.is_in_snapshot(name, next_seq) else partial(encode, state, next_seq)
 
     async def put_down(self, picture: Picture) -> bool:
         """Whether it is on the disk."""
+        sections = await _written_out(picture)
         try:
             await self._writer.wait_durable(picture.covers)
-            await self._in_thread(self._write, picture)
+            await self._in_thread(self._write, picture, sections)
         except (OSError, JournalError) as error:
             _tell_unwritten(error)
             if isinstance(error, JournalDamaged) and picture.previous is not None:
@@ -160,18 +178,33 @@ class Snapshots:
             return False
         return True
 
-    def _write(self, picture: Picture) -> None:
-        self._log.write_snapshot(picture.seq, picture.sections, picture.previous, covers=picture.covers)
+    def _write(self, picture: Picture, sections: Sequence[tuple[str, str, bytes | None]]) -> None:
+        self._log.write_snapshot(picture.seq, sections, picture.previous, covers=picture.covers)
 
     async def _hand_over(self, picture: Picture) -> None:
         """From now on the roster reads what it has put down; else it goes on from the one before, and keeps what it has."""
         with suppress(OSError):
             newest = await self._in_thread(self._log.snapshot)
             if newest is not None and newest.seq == picture.seq and newest.sections.keys() >= picture.left.keys():
-                self._roster.go_on_from(newest, picture.left)
+                self._roster.go_on_from(newest, picture.left, picture.held)
 
     async def _in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(work, *args) if self._writer.is_threaded else work(*args)
+
+
+async def _written_out(picture: Picture) -> list[tuple[str, str, bytes | None]]:
+    """Not in a thread: it would take the interpreter from the loop for five milliseconds at a time."""
+    sections: list[tuple[str, str, bytes | None]] = []
+    in_slice = 0
+    for name, tag, content in picture.sections:
+        if callable(content):
+            content = content()
+            in_slice += len(content)
+        sections.append((name, tag, content))
+        if in_slice >= SLICE_BYTES:
+            in_slice = 0
+            await trio.lowlevel.checkpoint()
+    return sections
 
 
 def _tell_unwritten(error: Exception) -> None:

@@ -409,7 +409,7 @@ def _call_started(state: State, event: CallStarted, phase: Phase) -> State:
     for position, call in enumerate(turn.calls):
         if call.request.id == event.call:
             calls[position] = Call(call.request, call.preparation, RUNNING, event.attempt)
-    return replaced(state, phase=phase, turn=replaced(turn, calls=tuple(calls)), approvals=state.approvals)
+    return replaced(state, phase=phase, turn=replaced(turn, calls=tuple(calls)))
 
 
 def _call_ended(state: State, event: CallEnded, phase: Phase) -> State:
