@@ -7,8 +7,10 @@ those that have ended since, or were put to rest: their actors are gone, and wha
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from trouper import codec
 from trouper._errors import TrouperError, WorldError
@@ -25,10 +27,14 @@ logger = logging.getLogger("trouper.recovery")
 
 T = TypeVar("T")
 
+#: A section of a snapshot: its tag and its payload, or how they are made, later. No payload: it is copied from the snapshot before.
+Section: TypeAlias = tuple[str, bytes | None] | Callable[[], tuple[str, bytes]]
+
 ACTIVE = "active"
 IDLE = "idle"
 #: Of a session that cannot be folded: it stays known as such, or its name would be given to a new one.
 DAMAGED = "damaged"
+_DAMAGED = (DAMAGED, b"{}")
 
 
 class SessionDamaged(WorldError):
@@ -121,19 +127,23 @@ class Roster:
         left = self._left.get(session)
         if left is not None and left.section is not None:
             return decode_section(left.section)
+        return self._folded(session, self._suffix.get(session, ()))
+
+    def _folded(self, session: str, later: Iterable[bytes], up_to: float = math.inf) -> tuple[State, int]:
+        """From the snapshot and the records `later` than it; if that is of no use, from all records `up_to` one."""
         state, next_seq = State(), 0
         if self._snapshot is not None and session in self._snapshot.sections:
             if self._snapshot.sections[session] == DAMAGED:
-                return self._fold_all(session)  # Which says what is missing.
+                return self._fold_all(session, up_to)  # Which says what is missing.
             try:
                 state, next_seq = decode_section(self._snapshot.read(session))
             except (JournalDamaged, codec.UndecodableRecord) as error:
                 logger.warning("session %s: its snapshot is of no use (%s); folding all its records", session, error)
                 self._spoilt |= {session}
-                return self._fold_all(session)
-        return fold(self._suffix.get(session, ()), state, next_seq)
+                return self._fold_all(session, up_to)
+        return fold(later, state, next_seq)
 
-    def _fold_all(self, session: str) -> tuple[State, int]:
+    def _fold_all(self, session: str, up_to: float = math.inf) -> tuple[State, int]:
         if self._log.has_dropped(session):
             # Not what is left, as if it were all: a session that is closed would be open again, or a new one of the same name.
             self.has_gaps = True
@@ -141,7 +151,8 @@ class Roster:
                 f"the state of session {session!r} is damaged in the snapshot, and its records were dropped, so it is lost; use another session id",
                 session=session,
             )
-        return fold(record.payload for record in self._log.records(stream=session) if not is_gap(record.payload))
+        records = self._log.records(stream=session)
+        return fold(record.payload for record in records if record.seq <= up_to and not is_gap(record.payload))
 
     def reload(self, session: str) -> tuple[State, int]:
         """The same from what the journal holds now: for an actor that begins again."""
@@ -246,28 +257,33 @@ class Roster:
                 rest = changed(left, section=None)
                 self._left[name] = self._rests.setdefault(rest, rest)
 
-    def untouched(self) -> Iterator[tuple[str, str, bytes | None]]:
-        """Sections of a new snapshot for the sessions that no actor has: copied where nothing changed, else folded."""
+    def untouched(self) -> Iterator[tuple[str, Section]]:
+        """Sections of a new snapshot for the sessions that no actor has: copied where nothing changed, else folded, later."""
         for name in self.names():
             left = self._left.get(name)
             if left is not None and left.section is not None:
-                yield name, left.tag, left.section
+                yield name, (left.tag, left.section)
             elif name in self.unreadable:
-                yield name, DAMAGED, b"{}"
+                yield name, _DAMAGED
             elif name in self._suffix or name in self._spoilt:
-                try:
-                    state, next_seq = self.load(name)
-                except (SessionDamaged, JournalDamaged) as error:
-                    self._give_up(name, error)
-                    yield name, DAMAGED, b"{}"
-                else:
-                    yield name, tag_of(state), encode_section(state, next_seq)
+                yield name, partial(self._rebuilt, name, self._suffix.get(name, ()), self._log.last)
             elif self._snapshot is not None:
-                yield name, self._snapshot.sections[name], None
+                yield name, (self._snapshot.sections[name], None)
 
-    def is_in_snapshot(self, name: str, next_seq: int) -> bool:
-        """Whether what an actor has, with so many events, can be copied from the snapshot that is read."""
-        return self._in_snapshot.get(name) == next_seq and name not in self._spoilt
+    def _rebuilt(self, session: str, later: Iterable[bytes], up_to: int) -> tuple[str, bytes]:
+        """As it was with the record `up_to`: an actor may have it by now, and have gone on."""
+        try:
+            state, next_seq = self._folded(session, later, up_to)
+        except (SessionDamaged, JournalDamaged) as error:
+            self._give_up(session, error)
+            return _DAMAGED
+        return section_of(state, next_seq)
+
+    def copied(self, name: str, next_seq: int) -> Section | None:
+        """The section for what an actor has, with so many events, if it can be copied from the snapshot that is read."""
+        if self._in_snapshot.get(name) == next_seq and name not in self._spoilt:
+            return self._sections[name], None
+        return None
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -353,6 +369,14 @@ def _is_bare(state: State) -> bool:
         or schedules.active
         or schedules.settled
     )
+
+
+def section_of(state: State, next_seq: int) -> tuple[str, bytes]:
+    return tag_of(state), encode_section(state, next_seq)
+
+
+def section_of_memories(memories: Memories, next_seq: int) -> tuple[str, bytes]:
+    return IDLE, encode_memories(memories, next_seq)
 
 
 def encode_memories(memories: Memories, next_seq: int) -> bytes:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import trio
 
@@ -21,7 +21,7 @@ from trouper.actors.session import SessionActor
 from trouper.core.ids import MEMORY_STREAM
 from trouper.core.values import frozen
 from trouper.journal import JournalDamaged, JournalError, Log, Snapshot
-from trouper.roster import IDLE, Left, Roster, encode_memories, encode_section, tag_of
+from trouper.roster import Left, Roster, Section, section_of, section_of_memories
 from trouper.services.memory import MemoryKeeper
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ LEFT_SHARE_MAX = 0.25
 #: So many bytes are written out at once, before others have their turn.
 SLICE_BYTES = 16 * 1024
 
-#: How a section is written out, later; or what it is; or `None`: as it is in the snapshot before.
-Content: TypeAlias = Callable[[], bytes] | bytes | None
-
 
 @frozen
 class Picture:
@@ -50,8 +47,7 @@ class Picture:
     seq: int
     #: The last that any of them may have taken in. Buffered records are part of a state before they are on the disk, and a snapshot must not outlive them there (I17).
     covers: int
-    #: Name, tag and state of each.
-    sections: tuple[tuple[str, str, Content], ...]
+    sections: tuple[tuple[str, Section], ...]
     previous: Snapshot | None
     #: The sessions that no actor has any more, and no snapshot yet.
     left: Mapping[str, Left]
@@ -126,11 +122,7 @@ class Snapshots:
 
     async def _written(self) -> Picture | None:
         """The picture of this moment, when it is on the disk."""
-        try:
-            picture = self.pictured()
-        except JournalError as error:  # What has to be folded from the records could not be read now.
-            _tell_unwritten(error)
-            return None
+        picture = self.pictured()
         return picture if await self.put_down(picture) else None
 
     def pictured(self) -> Picture:
@@ -143,31 +135,25 @@ class Snapshots:
         actors = {name: session.actor for name, session in self._sessions.items() if session.actor.next_seq}
         in_flight = [writer.in_flight for writer in writers if writer.in_flight is not None]
         held = {name: actor.next_seq for name, actor in actors.items()}
-        live: list[tuple[str, str, Content]] = [
-            (name, tag_of(actor.state), self._content(name, held[name], encode_section, actor.state))
-            for name, actor in actors.items()
-        ]
+        live = {name: partial(section_of, actor.state, held[name]) for name, actor in actors.items()}
         if self._memory.next_seq:
             held[MEMORY_STREAM] = self._memory.next_seq
-            memories = self._content(MEMORY_STREAM, self._memory.next_seq, encode_memories, self._memory.memories)
-            live.append((MEMORY_STREAM, IDLE, memories))
-        rest = [section for section in self._roster.untouched() if section[0] not in actors]
+            live[MEMORY_STREAM] = partial(section_of_memories, self._memory.memories, self._memory.next_seq)
+        rest = (each for each in self._roster.untouched() if each[0] not in actors)
+        ours = ((name, self._roster.copied(name, held[name]) or later) for name, later in live.items())
         return Picture(
             seq=min([self._log.durable, *(first - 1 for first in in_flight)]),
             covers=self._log.last,
-            sections=(*rest, *live),
+            sections=(*rest, *ours),
             previous=self._roster.snapshot,
             left=self._roster.kept(),
             held=held,
         )
 
-    def _content(self, name: str, next_seq: int, encode: Callable[[T, int], bytes], state: T) -> Content:
-        return None if self._roster.is_in_snapshot(name, next_seq) else partial(encode, state, next_seq)
-
     async def put_down(self, picture: Picture) -> bool:
         """Whether it is on the disk."""
-        sections = await _written_out(picture)
         try:
+            sections = await _written_out(picture)
             await self._writer.wait_durable(picture.covers)
             await self._in_thread(self._write, picture, sections)
         except (OSError, JournalError) as error:
@@ -196,11 +182,11 @@ async def _written_out(picture: Picture) -> list[tuple[str, str, bytes | None]]:
     """Not in a thread: it would take the interpreter from the loop for five milliseconds at a time."""
     sections: list[tuple[str, str, bytes | None]] = []
     in_slice = 0
-    for name, tag, content in picture.sections:
-        if callable(content):
-            content = content()
-            in_slice += len(content)
-        sections.append((name, tag, content))
+    for name, section in picture.sections:
+        if callable(section):
+            section = section()
+            in_slice += len(section[1])
+        sections.append((name, *section))
         if in_slice >= SLICE_BYTES:
             in_slice = 0
             await trio.lowlevel.checkpoint()
