@@ -261,7 +261,7 @@ BUGS: tuple[Bug, ...] = (
         "roster.py",
         "        if self._in_snapshot.get(name) == next_seq and name not",
         "        if name in self._in_snapshot and name not",
-        ("tests/test_snapshots.py",),
+        ("tests/test_runtime_snapshots.py",),
     ),
     Bug(
         "a-spoilt-section-is-copied",
@@ -269,7 +269,7 @@ BUGS: tuple[Bug, ...] = (
         "roster.py",
         "self._in_snapshot.get(name) == next_seq and name not in self._spoilt:\n",
         "self._in_snapshot.get(name) == next_seq:\n",
-        ("tests/test_snapshots.py",),
+        ("tests/test_runtime_snapshots.py",),
     ),
     Bug(
         "pictured-as-later",
@@ -277,7 +277,7 @@ BUGS: tuple[Bug, ...] = (
         "snapshots.py",
         "picture.left, picture.held)",
         "picture.left, {name: each.actor.next_seq for name, each in self._sessions.items()})",
-        ("tests/test_snapshots.py",),
+        ("tests/test_runtime_snapshots.py",),
     ),
     Bug(
         "rest-under-a-held-handle",
