@@ -366,6 +366,20 @@ async def test_what_has_not_even_the_form_of_a_request_is_refused(
             assert (await client.post(path, json=body)).status_code == 400
 
 
+async def test_a_turn_that_fails_is_told_also_of_a_server_that_is_stopped_at_that_moment() -> None:
+    """M16: the client hears of it first, and the test that it belongs to may be over before the connection is closed."""
+    import httpx
+
+    def fail(request: Any) -> list[Item]:
+        scope.cancel()
+        raise LookupError("not in my script")
+
+    with pytest.raises(ExceptionGroup) as caught, trio.CancelScope() as scope:
+        async with serve_openai([fail]) as server, httpx.AsyncClient(base_url=server.url) as client:
+            await client.post("/v1/chat/completions", json={"messages": QUESTION})
+    assert caught.group_contains(LookupError, match="not in my script")
+
+
 def test_a_turn_that_fails_is_what_is_told_of_a_server_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """M16: it was trio's own complaint that there is nothing left to stop."""
     import httpx

@@ -102,6 +102,9 @@ class TestServer:
         self.requests: list[SeenRequest] = []
         self.connections_opened = 0
         self.connections_open = 0
+        #: What the application has raised: then the server is over.
+        self._failures: list[Exception] = []
+        self._failed = trio.Event()
         self._changed = trio.Event()
 
     async def wait_idle(self) -> None:
@@ -172,6 +175,12 @@ class TestServer:
                 request.ending = "dropped"
             except trio.BrokenResourceError:
                 request.ending = "left"
+            except (trio.ClosedResourceError, h11.ProtocolError):
+                raise
+            except Exception as failure:
+                # Not raised here: the client hears that it is hung up on, and whoever stops the server then would put a cancel in its place.
+                self._failures.append(failure)
+                self._failed.set()
             nursery.cancel_scope.cancel()
 
 
@@ -214,15 +223,25 @@ async def serve(application: Application, *, port: int = 0) -> AsyncIterator[Tes
     listeners = await trio.open_tcp_listeners(port, host=HOST)
     server = TestServer(application, listeners[0].socket.getsockname()[1])
     failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, server._serve, listeners)
-        try:
-            yield server
-        except Exception as exc:
-            # Kept out of the nursery: a test's own failure is to be shown as it is, not as a group of one.
-            failure = exc
-        finally:
-            nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def end_with_it() -> None:
+                await server._failed.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(trio.serve_listeners, server._serve, listeners)
+            nursery.start_soon(end_with_it)
+            try:
+                yield server
+            except Exception as exc:
+                # Kept out of the nursery: a test's own failure is to be shown as it is, not as a group of one.
+                failure = exc
+            finally:
+                nursery.cancel_scope.cancel()
+    finally:
+        if server._failures:
+            raise ExceptionGroup("the test server's application failed", server._failures)
     if failure is not None:
         raise failure
 
