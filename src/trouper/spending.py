@@ -30,6 +30,8 @@ class Held:
     session: str
     tokens: int
     tool_calls: int
+    #: Whether its reply has come: then this is what it has cost.
+    is_known: bool = False
 
 
 class Spending:
@@ -43,9 +45,10 @@ class Spending:
         self.caps_tokens = budget.tokens is not None
         self._steps = self._tool_calls = 0
         self._warned: set[str] = set()
-        #: What the steps under way hold, by session; and all of it.
+        #: What the steps under way hold, by session; and all of it: of those whose reply has come, and of how many others.
         self._held: dict[str, Held] = {}
-        self._held_tokens = self._held_calls = 0
+        self._known_tokens = self._known_calls = 0
+        self._expected_tokens = self._expected_calls = self._expecting = 0
         #: The longest reply so far, in tokens, and the most calls in one.
         self._most_said = self._most_called = 0
         #: Those that wait for others to end, as they came. Invariant: as long as somebody waits, somebody else holds something, or has been woken.
@@ -89,8 +92,7 @@ class Spending:
                     self._waiting.remove(woken)
                 raise
         self._held[session] = cost
-        self._held_tokens += cost.tokens
-        self._held_calls += cost.tool_calls
+        self._add(cost, 1)
         # There may be room for one more.
         self._wake()
         return cost
@@ -99,8 +101,15 @@ class Spending:
         """The step has ended, or will not be. Once it is let go of, the session may be in the next one already."""
         if self._held.get(held.session) is held:
             del self._held[held.session]
-            self._held_tokens -= held.tokens
-            self._held_calls -= held.tool_calls
+            self._add(held, -1)
+            self._wake()
+
+    def replied(self, held: Held, tokens: int, tool_calls: int) -> None:
+        """The step's reply has come, and nobody has to wait any more for what it will be. It is recorded later: first hooks are asked about its calls, and they may ask another session."""
+        if self._held.get(held.session) is held:
+            self._add(held, -1)
+            held.tokens, held.tool_calls, held.is_known = tokens, tool_calls, True
+            self._add(held, 1)
             self._wake()
 
     def leave(self, session: str) -> None:
@@ -108,12 +117,22 @@ class Spending:
         if (held := self._held.get(session)) is not None:
             self.release(held)
 
+    def _add(self, held: Held, times: int) -> None:
+        if held.is_known:
+            self._known_tokens += times * held.tokens
+            self._known_calls += times * held.tool_calls
+        else:
+            self._expected_tokens += times * held.tokens
+            self._expected_calls += times * held.tool_calls
+            self._expecting += times
+
     def _fits(self, cost: Held) -> bool:
         """Whether it may begin: beside the others, or because there are none, of calls none that may make any."""
         budget = self._budget
-        tokens, calls = (self.usage.total or 0) + self._held_tokens, self._tool_calls + self._held_calls
-        return (not self._held or budget.tokens is None or tokens + cost.tokens <= budget.tokens) and (
-            not self._held_calls
+        tokens = self._used_tokens + self._expected_tokens
+        calls = self._tool_calls + self._known_calls + self._expected_calls
+        return (not self._expecting or budget.tokens is None or tokens + cost.tokens <= budget.tokens) and (
+            not self._expected_calls
             or not cost.tool_calls
             or not budget.tool_calls
             or calls + cost.tool_calls <= budget.tool_calls
@@ -125,18 +144,18 @@ class Spending:
 
     # -- what is left
 
-    def begin_step(self) -> Fault | None:
-        """A session is about to ask a model: one more step; or why none may any more.
+    def begin_step(self, held: Held) -> Fault | None:
+        """A session is about to ask a model: one more step; or why none may any more. Whoever makes no calls may still say something about the last ones.
 
         Counted here and not by its record: of many that begin together as many may ask as the budget allows, and one that may not has used nothing.
         """
-        if (spent := self.spent_out()) is None:
+        if (spent := self.spent_out(self._known_calls if held.tool_calls else 0)) is None:
             self._steps += 1
         return spent
 
-    def spent_out(self) -> Fault | None:
+    def spent_out(self, known_calls: int = 0) -> Fault | None:
         """Why no model may be asked any more, if so."""
-        for what, used, cap in self._spent():
+        for what, used, cap in self._spent(known_calls):
             if used >= cap:
                 return Fault(
                     "budget",
@@ -154,13 +173,17 @@ class Spending:
         self._warned.update(what.removeprefix("runtime ") for what, _, _ in due)
         return due
 
-    def _spent(self) -> list[tuple[str, int, int]]:
+    @property
+    def _used_tokens(self) -> int:
+        return (self.usage.total or 0) + self._known_tokens
+
+    def _spent(self, known_calls: int = 0) -> list[tuple[str, int, int]]:
         """What the budget caps: what, how much is used, and of how much."""
         budget = self._budget
         spent = (
-            ("tokens", self.usage.total or 0, budget.tokens),
+            ("tokens", self._used_tokens, budget.tokens),
             ("steps", self._steps, budget.steps),
             # None at all: then no session makes any.
-            ("tool_calls", self._tool_calls, budget.tool_calls or None),
+            ("tool_calls", self._tool_calls + known_calls, budget.tool_calls or None),
         )
         return [(what, used, cap) for what, used, cap in spent if cap is not None]

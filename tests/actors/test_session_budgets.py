@@ -341,6 +341,36 @@ async def test_sessions_without_tools_do_not_wait_for_the_runtimes_calls(autojum
     assert trio.current_time() == 1.0 and len(model.requests) == 21
 
 
+@pytest.mark.parametrize(
+    ("budget", "tools", "outcome"),
+    [
+        (Budget(tokens=100), [], Outcome.OK),
+        (Budget(tool_calls=1), [], Outcome.OK),
+        (Budget(tool_calls=2), [look], Outcome.OK),
+        (Budget(tool_calls=1), [look], Outcome.DENIED),
+        (Budget(tokens=20), [], Outcome.DENIED),
+    ],
+)
+async def test_a_hook_may_ask_another_session_about_a_call_however_little_is_left(
+    autojump_clock, open_checked, journal, budget, tools, outcome
+):
+    """L25, T5, I26: each waited for the other, until the hook's time was up and the call was denied. Only where all is spent is it denied, and at once."""
+
+    async def asked(event: BeforeTool) -> None:
+        guard = await runtime.session("guard")
+        assert (await guard.ask(f"May it {event.tool}?")).text == "Yes."
+
+    usage = Usage(input=20, output=5)
+    model = Scripted([reply(call("look"), usage=usage), reply("Seen.", usage=usage)])
+    answers = Scripted([reply("Yes.", usage=usage)], exhausted="repeat")
+    hooks = Hooks(before_tool=asked)
+    async with open_checked(model, tools=[look], hooks=[hooks], budget=budget) as runtime:
+        await runtime.session("guard", model=answers, tools=tools)
+        await (await runtime.session("s")).ask("go")
+    assert [event.outcome for event in recorded(journal, CallEnded)] == [outcome]
+    assert trio.current_time() < 5
+
+
 @pytest.mark.parametrize("how", ["interrupt", "close"])
 async def test_a_step_that_waits_for_others_can_be_stopped_and_keeps_nobody(autojump_clock, open_checked, how):
     """L15, L25, I26"""

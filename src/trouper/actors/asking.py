@@ -72,7 +72,7 @@ class Asking:
         if spending.is_capped:
             if (held := await self._hold(running, may_call=bool(self._host.specs))) is None:
                 return None
-            spent = spending.begin_step()
+            spent = spending.begin_step(held)
             self._warn()
             if spent is not None:
                 spending.release(held)
@@ -86,6 +86,9 @@ class Asking:
 
         def finish(finished: Draft | Failed) -> Awaitable[Command]:
             if isinstance(finished, Draft):
+                if held is not None:
+                    used = finished.usage + call.retried
+                    spending.replied(held, used.total or 0, len(finished.open_calls))
                 return self._reply(outfit, turn, step_number, finished, call.retried)
             return self._failure(turn, step_number, call, finished.fault)
 

@@ -100,10 +100,13 @@ class Spending(Protocol):
     def release(self, held: Any) -> None:
         """Let go of it: the step has no outcome."""
 
+    def replied(self, held: Any, tokens: int, tool_calls: int) -> None:
+        """What the step has cost is known, before it is recorded."""
+
     def leave(self, session: str) -> None:
         """The session is over, whatever it still holds."""
 
-    def begin_step(self) -> Fault | None:
+    def begin_step(self, held: Any) -> Fault | None:
         """A session is about to ask a model: one more step; or why none may any more."""
 
     def spent_out(self) -> Fault | None:
