@@ -169,3 +169,26 @@ async def test_a_step_is_expected_to_say_something_whatever_was_said_before(said
         spending.release(steps.begun["a"])
         await trio.testing.wait_all_tasks_blocked()
         assert list(steps.begun) == ["a", "b"]
+
+
+async def test_who_fits_in_does_not_wait_behind_who_does_not() -> None:
+    """I26, I27: what was let go of was offered to the first that waits, and if that had no room yet, to nobody."""
+    spending = Spending(Budget(tokens=3 * USUAL_REPLY, tool_calls=1))
+    await spending.hold("calls", 40)
+    says = await spending.hold("says", 40, may_call=False)
+    begun: list[str] = []
+
+    async def wait(session: str, may_call: bool) -> None:
+        await spending.hold(session, 40, may_call=may_call)
+        begun.append(session)
+
+    async with trio.open_nursery() as nursery:
+        for session, may_call in (("would call", True), ("would say", False)):
+            nursery.start_soon(wait, session, may_call)
+            await trio.testing.wait_all_tasks_blocked()
+        assert not begun
+        spending.release(says)
+        await trio.testing.wait_all_tasks_blocked()
+        assert begun == ["would say"]
+        spending.leave("calls")
+        spending.leave("would say")

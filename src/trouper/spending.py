@@ -7,8 +7,6 @@ the others cost more than was to be expected: more than was ever sent before, a 
 
 from __future__ import annotations
 
-from collections import deque
-
 import trio
 from attrs import define
 
@@ -52,7 +50,7 @@ class Spending:
         #: The longest reply so far, in tokens, and the most calls in one.
         self._most_said = self._most_called = 0
         #: Those that wait for others to end, as they came. Invariant: as long as somebody waits, somebody else holds something, or has been woken.
-        self._waiting: deque[trio.Event] = deque()
+        self._waiting: list[tuple[Held, trio.Event]] = []
 
     def count(self, record: codec.Record) -> None:
         for event in record.events:
@@ -81,15 +79,15 @@ class Spending:
         calls = max(1, self._most_called) if may_call else 0
         cost = Held(session, tokens + max(USUAL_REPLY, self._most_said), calls)
         while not self._fits(cost):
-            woken = trio.Event()
-            self._waiting.append(woken)
+            waiter = cost, trio.Event()
+            self._waiting.append(waiter)
             try:
-                await woken.wait()
+                await waiter[1].wait()
             except trio.Cancelled:
-                if woken.is_set():
-                    self._wake()
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
                 else:
-                    self._waiting.remove(woken)
+                    self._wake()
                 raise
         self._held[session] = cost
         self._add(cost, 1)
@@ -139,8 +137,12 @@ class Spending:
         )
 
     def _wake(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().set()
+        for waiter in self._waiting:
+            cost, woken = waiter
+            if self._fits(cost):
+                self._waiting.remove(waiter)
+                woken.set()
+                return
 
     # -- what is left
 
