@@ -192,6 +192,11 @@ class Runtime(Overview):
             budget = changed(budget, tool_calls=0)  # A runtime without tool calls has no session with some.
         return usual if budget is None else changed(usual, budget=budget)
 
+    def _lend_model(self, session: Session, model: Model) -> None:
+        """For as long as this process has the session. Not noted as its own: whoever goes on with it elsewhere has chosen a model, too, and is not to be kept from that."""
+        actor = session._actor
+        actor.outfit = self._outfit_for(actor.outfit, model, None, None)
+
     def _checked(self, registry: Registry) -> Registry:
         """No model hears of a tool whose needs are not met (T7)."""
         registry.check_needs(provided(self._ground.places))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from terminal_driver import run
 
 from trouper.cli.chat_commands import attachments_in
+from trouper.testing.invariants import check_invariants
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,16 @@ def test_a_file_that_is_named_twice_goes_along_once(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("x")
     assert attachments_in("@notes.txt @'notes.txt'").files == ("notes.txt",)
+
+
+def test_a_model_that_was_chosen_in_the_chat_keeps_nobody_from_the_next_one(tmp_path: Path) -> None:
+    """J12, B19: with anything left open, such as a schedule, the session was refused to every later chat and run, for want of the model that it was given."""
+    root = str(tmp_path / "root")
+    chat = ("chat", "--root", root, "--session", "main")
+    done = run(*chat, input="hello\n/model simulated\nand now?\n")
+    assert done.returncode == 0 and "model: simulated" in done.stdout, done
+    when = ("--cron", "0 9 * * *", "--message", "Tea time")
+    assert run("schedules", "create", "--root", root, "--session", "main", *when).returncode == 0
+    again = run(*chat, input="hello again\n")
+    assert again.returncode == 0 and "You said: hello again" in again.stdout, again
+    assert not check_invariants(root)

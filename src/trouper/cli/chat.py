@@ -181,8 +181,8 @@ class Chat:
         elif isinstance(done, HistoryMasked):
             self.screen.say(f"  old tool results left out: {done.tokens_before} -> {done.tokens_after} tokens", "dim")
 
-    async def use_model(self, model: Model) -> None:
-        await self.runtime.session(self.session.id, model=model)
+    def use_model(self, model: Model) -> None:
+        self.runtime._lend_model(self.session, model)
         self.model = model
 
     @property

@@ -102,7 +102,7 @@ async def _compact(chat: Chat, rest: str) -> None:
 
 async def _model(chat: Chat, rest: str) -> None:
     if rest:
-        await chat.use_model(model_named(rest))
+        chat.use_model(model_named(rest))
     chat.screen.say(f"  model: {name_of(chat.model)}", "dim")
 
 

@@ -82,7 +82,7 @@ async def session_of(hosted: Hosted, id: str | None, system: str | None) -> Sess
     if id is not None and id in waiting:
         raise ConfigError(
             f"session {id!r} has work under way that needs {waiting[id]}; go on where that is (--tools FILE, or the program that gave it), "
-            f"or end the work with `trouper tasks cancel TASK` or `trouper sessions interrupt {id}`",
+            f"or end the work with `trouper tasks cancel TASK`, `trouper schedules cancel SCHEDULE` or `trouper sessions interrupt {id}`",
             session=id,
         )
     for other, needs in waiting.items():
