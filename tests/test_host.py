@@ -146,6 +146,24 @@ async def test_a_run_that_was_cancelled_needs_no_tool(
     assert ended.state in (TaskState.CANCELLED, TaskState.INTERRUPTED) and attempts == [1]
 
 
+async def test_a_sweep_leaves_alone_what_waits_for_its_tools(open_checked: Any, autojump_clock: Any) -> None:
+    """B10, B13: it opened such a session without them, which ended its other runs for good."""
+    disk, limits = CrashDisk(), Limits(task_retention_s=60.0)
+    script = says(reply("It looks."), reply("It has looked."), reply(call("survey")))
+    async with process(open_checked, disk, script, limits=limits) as runtime:
+        session = await runtime.session("s", tools=[survey])
+        await session.spawn("survey")
+        await trio.sleep(200.0)
+        await session.spawn("survey")
+        disk = disk.fork()
+    async with process(open_checked, disk, says(), limits=limits) as runtime:
+        assert await runtime.sweep_tasks() == 0 and list(runtime.not_taken_up) == ["s"]
+        await runtime.session("s", tools=[survey])
+        assert await runtime.sweep_tasks() == 1
+        task = await _ended(runtime)
+    assert (task.state, task.attempt, attempts) == (TaskState.SUCCEEDED, 2, [1, 2, 3])
+
+
 async def test_a_turn_of_a_session_with_a_model_of_its_own_goes_on_with_that_one(
     open_checked: Any, autojump_clock: Any, journal: list[Any]
 ) -> None:

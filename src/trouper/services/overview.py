@@ -117,6 +117,8 @@ class Overview:
 
         def _states(self, session: str | None = None) -> Iterator[tuple[str, State]]: ...
         async def _session(self, name: str) -> Session: ...
+        @property
+        def not_taken_up(self) -> Mapping[str, str]: ...
 
     def tasks(
         self,
@@ -183,9 +185,10 @@ class Overview:
         return ScheduleBook(self)
 
     async def sweep_tasks(self) -> int:
-        """Archive what ended longer ago than `Limits.task_retention_s`, in all sessions but the closed ones, whose records are final; how many (B13)."""
+        """Archive what ended longer ago than `Limits.task_retention_s`, in all sessions but the closed ones, whose records are final, and those in `not_taken_up`; how many (B13)."""
         swept = 0
         for name, found in list(self._states()):
-            if found.tasks.ended and found.phase is not Phase.CLOSED:
+            # To open a session that waits for its tools would end what is to go on with them.
+            if found.tasks.ended and found.phase is not Phase.CLOSED and name not in self.not_taken_up:
                 swept += await (await self._session(name)).sweep_tasks()
         return swept
