@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -144,6 +145,26 @@ async def test_a_run_that_was_cancelled_needs_no_tool(
     async with process(open_checked, left, says(), **harness) as runtime:
         ended = await _ended(runtime)
     assert ended.state in (TaskState.CANCELLED, TaskState.INTERRUPTED) and attempts == [1]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_who_is_cancelled_while_a_session_is_given_tools_leaves_none_that_are_not_noted(
+    open_checked: Any, autojump_clock: Any, is_open: bool
+) -> None:
+    """I12, B10: it had them, and no record said so; after a crash it would have been taken up without."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says()) as runtime:
+        await (await runtime.session("s")).ask("hello")
+    async with process(open_checked, disk, says()) as runtime:
+        if is_open:
+            await runtime.session("s")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(runtime.session, "s", tools=[survey]))
+            while "s" not in runtime._ground.sessions:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        session = await runtime.session("s")
+        assert ("survey" in session._actor.outfit.registry) == bool(session._state.own)
 
 
 async def test_a_sweep_leaves_alone_what_waits_for_its_tools(open_checked: Any, autojump_clock: Any) -> None:

@@ -435,8 +435,10 @@ class Session(BackgroundSide):
 
     async def _opened(self, system: str | None, own: tuple[str, ...]) -> None:
         """Wait until the actor has loaded; take over a new system prompt, and note what else it was given of its own."""
+        # Shielded: it has that already, and a cancel would leave no note of it.
+        shielded = bool(own)
         try:
-            await self._ask(None)
+            await self._ask(None, shielded=shielded)
         except CommandRejected:
             if self._state.phase is not Phase.CLOSED:
                 raise
@@ -447,7 +449,7 @@ class Session(BackgroundSide):
         # What it was given in another process, it is not taken up without either.
         own = tuple(sorted({*state.own, *own})) if own and state.phase is not Phase.CLOSED else state.own
         if system != state.system or own != state.own:
-            await self._ask(Configure(system, own))
+            await self._ask(Configure(system, own), shielded=shielded)
 
     def _submit(self, text: str, attachments: Sequence[Attachment], schema: Mapping[str, Json] | None) -> Submit:
         outfit = self._actor.outfit
