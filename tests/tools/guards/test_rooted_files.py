@@ -38,6 +38,7 @@ SHOWS_AS_ANOTHER = (
     "|a\u3164|\u115f|a\u034fb|\uffa0|\u2800|a\u2800|a\u2065|a\ufff3|a\U000e01f0| |\u3000\u00a0"
     # Selectors of what has no other shape.
     "|a\ufe0f|1\ufe0f|\ufe0f|❤\ufe0f\ufe0f|a\ufe00|a\U000e0100|a\u180b|a\u180e|ᠪᠠ\u180e"
+    "|a\u2800b|⠓\u2800|🏴\U000e0067\U000e0062|🏴\U000e0061\U000e007f|a\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
 )
 
 
@@ -56,6 +57,11 @@ NEEDS_IT = (
     "|क्\u200dष.txt|র\u200d্যাব|গ\u200cু|ශ්\u200dරී|അവന്\u200d|ఫైల్\u200c|USB\u200cని|ប៊\u200cី|ᠪᠠᠢᠨ\u180eᠠ\u180b"
     "|👩\u200d💻|❤️\u200d🔥.md|👩🏽\u200d❤\ufe0f\u200d👨|🙂\u200d↔\ufe0f|1\ufe0f\u20e3"
     "|©\ufe0f|葛\U000e0100|晴\ufe00"
+    # Braille between words; the flags of England, Scotland and Wales.
+    "|⠓⠑⠇⠇⠕\u2800⠺⠕⠗⠇⠙"
+    "|🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f.md"
+    "|🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
+    "|🏴\U000e0067\U000e0062\U000e0077\U000e006c\U000e0073\U000e007f"
 )
 
 

@@ -24,9 +24,19 @@ _UNREADABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _NON_JOINER, _JOINER, _MONGOLIAN_SEPARATOR = "\u200c", "\u200d", "\u180e"
 _JOINERS = frozenset((_NON_JOINER, _JOINER))
 _MONGOLIAN_SELECTORS, _EMOJI_SELECTORS = frozenset("\u180b\u180c\u180d\u180f"), frozenset("\ufe0e\ufe0f")
+#: Braille leaves a cell empty between words.
+_BLANK_CELL, _CELLS = "\u2800", re.compile("[\u2801-\u28ff]")
 _KEYS, _KEYCAP = frozenset("0123456789#*"), "\u20e3"
 #: The combining class of the signs that take the vowel from a letter.
 _VIRAMA = 9
+#: The flags of England, Scotland and Wales: a black one, and letters behind it that do not show. Nothing else is written with these.
+_FLAG, _FLAGS = (
+    "\U0001f3f4",
+    re.compile(
+        "\U0001f3f4\U000e0067\U000e0062"
+        "(?:\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074|\U000e0077\U000e006c\U000e0073)\U000e007f"
+    ),
+)
 # Blocks of characters that joiners and selectors do something to.
 _MONGOLIAN = re.compile("[\u1820-\u18aa]")
 #: Letters take another shape beside others: Arabic, Syriac, N'Ko, Mandaic, Mongolian, Phags-pa; Manichaean to Old Uyghur, and Adlam.
@@ -87,7 +97,8 @@ def check_component(name: str) -> None:
         raise NameRefused(
             f"name {_shown(name)} is only blanks, which do not show in a listing; add visible characters", path=name
         )
-    for before, character, after in zip(f"\0{name}", name, f"{name[1:]}\0", strict=False):
+    shown = _FLAGS.sub(_FLAG, name)
+    for before, character, after in zip(f"\0{shown}", shown, f"{shown[1:]}\0", strict=False):
         hidden = character in UNSEEN or unicodedata.category(character) in _UNREADABLE
         if hidden and not _is_in_place(before, character, after):
             raise NameRefused(
@@ -112,6 +123,8 @@ def _is_in_place(before: str, character: str, after: str) -> bool:
         if unicodedata.combining(before) == _VIRAMA:
             return True  # At the end as well: so the last letter of many a word is written in Malayalam and Telugu.
         return _parts(before, after) if character == _NON_JOINER else _joins(before, after)
+    if character == _BLANK_CELL:
+        return _CELLS.match(before) is not None and _CELLS.match(after) is not None
     if character in _MONGOLIAN_SELECTORS:
         return _MONGOLIAN.match(before) is not None
     if character == _MONGOLIAN_SEPARATOR:
