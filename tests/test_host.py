@@ -167,6 +167,20 @@ async def test_who_is_cancelled_while_a_session_is_given_tools_leaves_none_that_
         assert ("survey" in session._actor.outfit.registry) == bool(session._state.own)
 
 
+async def test_of_many_sessions_that_wait_some_are_named(open_checked: Any, autojump_clock: Any, caplog: Any) -> None:
+    """J12: a server may have one for each of its users, and each was a line of the log at every start."""
+    disk, names = CrashDisk(), [f"user{number}" for number in range(8)]
+    async with process(open_checked, disk, says()) as runtime:
+        for name in names:
+            session = await runtime.session(name, budget=Budget(steps=100))
+            await session.create_schedule(title="tea", cron="0 9 * * *", message="Tea time")
+    with caplog.at_level(logging.WARNING, "trouper.runtime"):
+        async with process(open_checked, disk, says()) as runtime:
+            assert sorted(runtime.not_taken_up) == names
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 6 and told[-1] == "3 more sessions wait so; see Runtime.not_taken_up"
+
+
 async def test_a_sweep_leaves_alone_what_waits_for_its_tools(open_checked: Any, autojump_clock: Any) -> None:
     """B10, B13: it opened such a session without them, which ended its other runs for good."""
     disk, limits = CrashDisk(), Limits(task_retention_s=60.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import trio
@@ -44,6 +45,8 @@ logger = logging.getLogger("trouper.runtime")
 
 #: What a session may take beyond the grace, to write down that it is over, before somebody is told that it takes long.
 _PATIENCE_S = 1.0
+#: Sessions that are named one by one where many wait: a server may have one for each of its users.
+NAMED_MAX = 5
 
 
 @frozen
@@ -322,11 +325,14 @@ class Runtime(Overview):
             self.permits.hold(name, state.tasks.active)
             if take_up and (lacking := self._lacking(state)):
                 self._not_taken_up[name] = lacking
-                logger.warning(
-                    "session %s waits as the last process left it: it needs %s; open it with that", name, lacking
-                )
             elif take_up:
                 taken_up.append(name)
+        for name, lacking in islice(self._not_taken_up.items(), NAMED_MAX):
+            logger.warning(
+                "session %s waits as the last process left it: it needs %s; open it with that", name, lacking
+            )
+        if (more := len(self._not_taken_up) - NAMED_MAX) > 0:
+            logger.warning("%d more sessions wait so; see Runtime.not_taken_up", more)
         for name in taken_up:
             self._start(name, self._outfit)
 

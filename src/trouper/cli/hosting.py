@@ -9,6 +9,7 @@ import termios
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -26,6 +27,7 @@ from trouper.cli.printed import Printed, printed_aside
 from trouper.cli.requests import answered
 from trouper.cli.unheard import HELD_UP, ended_if_unheard
 from trouper.core.messages import Json
+from trouper.host import NAMED_MAX
 from trouper.journal import JournalLocked, open_reader
 from trouper.models.chunks import Chunk
 from trouper.models.protocol import Model, ModelRequest, close_model
@@ -85,8 +87,10 @@ async def session_of(hosted: Hosted, id: str | None, system: str | None) -> Sess
             f"or end the work with `trouper tasks cancel TASK`, `trouper schedules cancel SCHEDULE` or `trouper sessions interrupt {id}`",
             session=id,
         )
-    for other, needs in waiting.items():
+    for other, needs in islice(waiting.items(), NAMED_MAX):
         say(f"session {other!r} waits as the last process left it: it needs {needs}")
+    if (more := len(waiting) - NAMED_MAX) > 0:
+        say(f"{more} more sessions wait so")
     return await hosted.runtime.session(id, system=system or hosted.configuration.system)
 
 
