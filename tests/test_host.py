@@ -36,6 +36,14 @@ async def deploy() -> str:
     return "deployed"
 
 
+@tool(readonly=True)
+async def peek() -> str:
+    """May be run again, and does not go on in the background."""
+    attempts.append(len(attempts) + 1)
+    await trio.sleep(50.0)
+    return "peeked"
+
+
 @pytest.fixture(autouse=True)
 def _clear() -> None:
     attempts.clear()
@@ -218,6 +226,48 @@ async def test_a_turn_of_a_session_with_a_model_of_its_own_goes_on_with_that_one
         while session._state.turn is not None:
             await trio.sleep(1.0)
         assert session.last.text == "Signed." and not usual.requests
+
+
+@pytest.mark.parametrize(
+    "rules", [[Rule("*", "allow")], [Rule("*", "ask")]], ids=["it runs", "it waits for an approval"]
+)
+async def test_a_turn_that_is_resumed_waits_for_the_tool_of_its_call(
+    open_checked: Any, autojump_clock: Any, rules: list[Rule]
+) -> None:
+    """J12: the model was told that there is no such tool, and answered without what it had asked for."""
+    disk, settings = CrashDisk(), {"limits": Limits(on_restart="resume"), "policies": rules}
+    async with process(open_checked, disk, says(reply(call("peek"))), tools=[peek], **settings) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go"):
+            await trio.sleep(5.0)
+            disk = disk.fork()
+    usual = says()
+    async with process(open_checked, disk, usual, tools=[deploy], complete=False, **settings) as runtime:
+        await trio.sleep(100.0)
+        assert runtime.not_taken_up == {"s": "the tool 'peek'"} and not usual.requests
+    async with process(open_checked, disk, says(), tools=[peek], **settings) as runtime:
+        session = await runtime.session("s")
+        for each in session.approvals:
+            await session.approve(each)
+        while session._state.turn is not None:
+            await trio.sleep(1.0)
+        assert [answer.content for message in session._state.history.messages for answer in message.answers] == [
+            "peeked"
+        ]
+
+
+async def test_a_turn_that_ends_with_its_process_needs_no_tool(open_checked: Any, autojump_clock: Any) -> None:
+    """J12: nothing of it goes on."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says(reply(call("peek"))), tools=[peek]) as runtime:
+        session = await runtime.session("s")
+        async with session.turn("go"):
+            await trio.sleep(5.0)
+            disk = disk.fork()
+    async with process(open_checked, disk, says(), tools=[deploy]) as runtime:
+        assert not runtime.not_taken_up
+        await trio.sleep(1.0)
+        assert runtime.sessions()[0].phase == "idle"
 
 
 async def test_a_schedule_of_a_tool_that_only_its_session_has_waits_for_it(

@@ -345,7 +345,8 @@ class Runtime(Overview):
         """What a session needs to go on, and only who opens it may have: without it, it would be another model that answers, and runs would end that can go on."""
         if state.own:
             return f"the {' and '.join(state.own)} that it was given of its own"
-        missing = sorted(name for name in tools_needed(state) if self._outfit.registry.get(name) is None)
+        needed = tools_needed(state, resume=self._outfit.limits.on_restart == "resume")
+        missing = sorted(name for name in needed if self._outfit.registry.get(name) is None)
         return f"the tool{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}" if missing else ""
 
     async def _stop(self) -> None:

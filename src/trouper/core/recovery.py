@@ -53,15 +53,31 @@ def _recover_turn(decision: Decision, command: Recover) -> None:
     ended(decision, TurnEnded(turn.number, "error", command.at, fault, kept))
 
 
-def tools_needed(state: State) -> frozenset[str]:
-    """The tools that are needed to go on with what is open: with runs that may be taken up again, and with schedules."""
+def tools_needed(state: State, *, resume: bool) -> frozenset[str]:
+    """The tools that are needed to go on with what is open: with runs that may be taken up again, with schedules, and with the calls of a turn that is resumed."""
     runs = [
         task.about.tool
         for task in state.tasks.live.values()
         if task.about.spec.get("reattachable") and task.cancel_requested_at is None
     ]
     actions = [found.action for found in state.schedules.active.values()]
-    return frozenset([*runs, *(action.tool for action in actions if isinstance(action, ScheduledRun))])
+    calls = state.turn.calls if resume and state.turn is not None else ()
+    return frozenset(
+        [
+            *runs,
+            *(action.tool for action in actions if isinstance(action, ScheduledRun)),
+            *(call.request.name for call in calls if _may_run(call)),
+        ]
+    )
+
+
+def _may_run(call: Call) -> bool:
+    """Whether a call that is open is begun, or begun again, when its turn is resumed; by us, and not by the host."""
+    prepared = call.preparation
+    if call.phase is CallPhase.RUNNING:
+        return prepared.side_effect != "at_most_once"
+    is_waiting = call.phase in (CallPhase.REQUESTED, CallPhase.ASKING)
+    return is_waiting and prepared.verdict in ("run", "ask") and not prepared.client_side
 
 
 def _is_given_up(state: State) -> bool:
