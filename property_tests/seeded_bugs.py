@@ -280,6 +280,22 @@ BUGS: tuple[Bug, ...] = (
         ("tests/test_runtime_snapshots.py",),
     ),
     Bug(
+        "a-budget-ends-with-its-process",
+        "a session's own budget is forgotten by the next process, which spends that of the runtime in it (L25)",
+        "actors/session.py",
+        "        if self.state.budget is not None and self.budget is None and not self._crashes:\n",
+        "        if False:\n",
+        ("tests/test_host.py",),
+    ),
+    Bug(
+        "a-budget-of-before-allows-calls",
+        "a session's own budget allows calls in a runtime that has none (I27)",
+        "actors/session.py",
+        "budget=self.ground.allowed(self.state.budget))",
+        "budget=self.state.budget)",
+        ("tests/test_host.py",),
+    ),
+    Bug(
         "rest-under-a-held-handle",
         "a session is put to rest although somebody holds its handle, which is of no use from then on",
         "resident.py",

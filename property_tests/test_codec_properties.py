@@ -28,7 +28,7 @@ from trouper.core.messages import (
     ToolCall,
     Usage,
 )
-from trouper.core.settings import Compaction, TurnOptions
+from trouper.core.settings import Budget, Compaction, TurnOptions
 from trouper.roster import decode_section, encode_section
 from trouper.testing.strategies import histories, json_values, opaques, texts
 
@@ -186,6 +186,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
         compaction=st.builds(Compaction, share=st.none() | st.floats(0, 1), threshold=st.none() | small),
         schema=st.none() | st.just({"type": "object", "properties": {"a": {"type": "integer"}}}),
     ),
+    "budget": st.none() | st.builds(Budget, st.floats(0, 1e9), *[st.none() | small] * 3, st.none() | st.floats(0, 1e9)),
     "compaction": st.builds(Compaction, window=st.none() | small),
     "preparations": st.lists(
         st.builds(

@@ -77,7 +77,7 @@ from trouper.core.schedule import (
     ScheduleFireAbandoned,
 )
 from trouper.core.session import Event, Phase, State, evolve
-from trouper.core.settings import Compaction, TurnOptions
+from trouper.core.settings import Budget, Compaction, TurnOptions
 from trouper.core.task_text import spawned_task
 from trouper.roster import SessionDamaged, decode_section, encode_section, fold
 from trouper.testing.invariants import check_invariants
@@ -343,7 +343,7 @@ class Conversation:
             case 7 | 8:
                 return DeliverDue(at, options)
             case _:
-                configure = choice.choice((Configure(None), Configure("Be brief.", ("tools",))))
+                configure = choice.choice((Configure(None), Configure("Be brief.", ("tools",), Budget(steps=9))))
                 return choice.choice((configure, OpenSession("s", at)))
 
     def background_command(self, choice: random.Random) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -180,7 +181,7 @@ async def test_of_many_sessions_that_wait_some_are_named(open_checked: Any, auto
     disk, names = CrashDisk(), [f"user{number}" for number in range(8)]
     async with process(open_checked, disk, says()) as runtime:
         for name in names:
-            session = await runtime.session(name, budget=Budget(steps=100))
+            session = await runtime.session(name, model=says())
             await session.create_schedule(title="tea", cron="0 9 * * *", message="Tea time")
     with caplog.at_level(logging.WARNING, "trouper.runtime"):
         async with process(open_checked, disk, says()) as runtime:
@@ -226,6 +227,69 @@ async def test_a_turn_of_a_session_with_a_model_of_its_own_goes_on_with_that_one
         while session._state.turn is not None:
             await trio.sleep(1.0)
         assert session.last.text == "Signed." and not usual.requests
+
+
+# --- a budget of its own
+
+
+async def test_a_session_with_a_budget_of_its_own_is_taken_up_with_that(open_checked: Any, autojump_clock: Any) -> None:
+    """L25, B25: of a session that nobody opens the reminders come all the same; and they spend what it may, and no more."""
+    disk, names = CrashDisk(), ("rich", "poor")
+    async with process(open_checked, disk, says()) as runtime:
+        for name in names:
+            session = await runtime.session(name, budget=Budget(steps=100 if name == "rich" else 2))
+            await session.create_schedule(title="tea", cron="* * * * *", message="Tea time")
+        disk = disk.fork()
+    async with process(open_checked, disk, says()) as runtime:
+        assert not runtime.not_taken_up
+        await trio.sleep(400.0)
+        ends = {name: (await runtime.session(name)).last.stop_reason for name in names}
+        steps = {name: (await runtime.session(name)).state.spent.steps for name in names}
+    assert ends == {"rich": "end_turn", "poor": "budget"} and steps["poor"] == 2 < steps["rich"]
+
+
+async def test_what_is_left_out_stays_as_it_was_in_the_next_process_too(open_checked: Any, autojump_clock: Any) -> None:
+    """L25: a budget is not lifted by whoever knows nothing of it; it is by a larger one, or one without caps."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says()) as runtime:
+        session = await runtime.session("s", budget=Budget(steps=1))
+        assert (await session.ask("one")).stop_reason == "end_turn"
+    async with process(open_checked, disk, says()) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("two")).stop_reason == "budget"
+        await runtime.session("s", budget=Budget(steps=2))
+        assert (await session.ask("two")).stop_reason == "end_turn"
+    async with process(open_checked, disk, says()) as runtime:
+        session = await runtime.session("s")
+        assert (await session.ask("three")).stop_reason == "budget"
+    async with process(open_checked, disk, says()) as runtime:
+        session = await runtime.session("s", budget=Budget())
+        assert (await session.ask("three")).stop_reason == "end_turn"
+    async with process(open_checked, disk, says()) as runtime:
+        assert (await (await runtime.session("s")).ask("four")).stop_reason == "end_turn"
+
+
+async def test_a_budget_without_end_can_be_recorded(open_checked: Any, autojump_clock: Any) -> None:
+    """J5: JSON has no infinity; a tool that is to be waited for, however long, is waited for in the next process, too."""
+    disk, script = CrashDisk(), says(reply(call("peek")), reply("Seen."), reply(call("peek")), reply("Seen again."))
+    async with process(open_checked, disk, script, tools=[peek]) as runtime:
+        session = await runtime.session("s", budget=Budget(inline_s=math.inf, wall_s=math.inf))
+        assert (await session.ask("look")).text == "Seen."
+    async with process(open_checked, disk, script, tools=[peek]) as runtime:
+        assert (await (await runtime.session("s")).ask("look")).text == "Seen again."
+
+
+async def test_a_runtime_without_tool_calls_has_no_session_with_some_from_before(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """I27: what a session may spend was said to another runtime."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says(), tools=[peek]) as runtime:
+        await runtime.session("s", budget=Budget(tool_calls=5))
+    script = says()
+    async with process(open_checked, disk, script, tools=[peek], budget=Budget(tool_calls=0)) as runtime:
+        await (await runtime.session("s")).ask("look")
+    assert script.requests[-1].tools == ()
 
 
 @pytest.mark.parametrize(

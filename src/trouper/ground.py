@@ -76,6 +76,7 @@ class RuntimeGround:
         self.writer = writer
         self.environment = environment
         self.epoch = log.epoch
+        self._budget = budget
         self.notes = Notes()
         self.deadlines = Deadlines()
         self.door = self.deadlines.door
@@ -125,6 +126,9 @@ class RuntimeGround:
         self._loaded: set[str] = set()
 
     # -- the journal
+
+    def allowed(self, budget: Budget) -> Budget:
+        return changed(budget, tool_calls=0) if self._budget.tool_calls == 0 else budget
 
     async def load(self, session: str) -> tuple[State, int]:
         if session not in self._loaded:

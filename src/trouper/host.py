@@ -25,7 +25,7 @@ from trouper.core.ids import check_name
 from trouper.core.messages import Usage
 from trouper.core.recovery import tools_needed
 from trouper.core.session import State
-from trouper.core.settings import Budget
+from trouper.core.settings import Budget, recordable
 from trouper.core.values import changed, frozen
 from trouper.ground import RuntimeGround
 from trouper.journal import Recovery
@@ -115,7 +115,7 @@ class Runtime(Overview):
     ) -> Session:
         """Open a session: a new one, or the one that the journal knows under this name.
 
-        What is given besides is this session's own from now on; what is left out stays as it was. The journal holds the `system` prompt, not the others: another process gives them again, and
+        What is given besides is this session's own from now on; what is left out stays as it was. The journal holds the `system` prompt and the budget, not the others: another process gives them again, and
         does not take up what is open in such a session before.
         """
         self._check_open()
@@ -129,8 +129,8 @@ class Runtime(Overview):
             check_tools(tools)
         if budget is not None:
             check_budget(budget)
-        given = {"model": model, "tools": tools, "budget": budget}
-        own = tuple(sorted(what for what, value in given.items() if value is not None))
+            budget = recordable(budget)
+        own = tuple(what for what, value in (("model", model), ("tools", tools)) if value is not None)
         name = self.environment.ids.new("session_") if id is None else check_name(id, "session")
         self._check_rules(tools)
         await self._wait_gone(name)
@@ -142,7 +142,7 @@ class Runtime(Overview):
                 self._ground.roster.load(name)
             # Whoever is cancelled together with the runtime is told of the cancel, not of a runtime that starts nothing more.
             await trio.lowlevel.checkpoint_if_cancelled()
-            self._start(name, outfit, system, own)
+            self._start(name, outfit, system, own, budget)
         elif model is not None or tools is not None or budget is not None:
             resident.actor.outfit = self._outfit_for(resident.actor.outfit, model, tools, budget)
         self._not_taken_up.pop(name, None)
@@ -150,7 +150,7 @@ class Runtime(Overview):
         for rested in self._ground.put_to_rest():
             self._sessions.stop(rested.ref)
         try:
-            await handle._opened(system, own)
+            await handle._opened(system, own, budget)
         except SessionEnded:
             if self._ground.roster.has_gaps:
                 # Found when its actor began: what is wrong with it, and not that it has ended.
@@ -191,9 +191,7 @@ class Runtime(Overview):
             usual = changed(usual, model=model)
         if tools is not None:
             usual = changed(usual, registry=self._checked(equipped(tools)))
-        if budget is not None and not self._outfit.may_call:
-            budget = changed(budget, tool_calls=0)  # A runtime without tool calls has no session with some.
-        return usual if budget is None else changed(usual, budget=budget)
+        return usual if budget is None else changed(usual, budget=self._ground.allowed(budget))
 
     def _lend_model(self, session: Session, model: Model) -> None:
         """For as long as this process has the session. Not noted as its own: whoever goes on with it elsewhere has chosen a model, too, and is not to be kept from that."""
@@ -205,8 +203,16 @@ class Runtime(Overview):
         registry.check_needs(provided(self._ground.places))
         return registry
 
-    def _start(self, name: str, outfit: Outfit, system: str | None = None, own: tuple[str, ...] = ()) -> None:
-        actor = SessionActor(name, self._ground, outfit, system, own=own, is_back=name in self._ground.resting)
+    def _start(
+        self,
+        name: str,
+        outfit: Outfit,
+        system: str | None = None,
+        own: tuple[str, ...] = (),
+        budget: Budget | None = None,
+    ) -> None:
+        is_back = name in self._ground.resting
+        actor = SessionActor(name, self._ground, outfit, system, own=own, budget=budget, is_back=is_back)
         before = self._ground.sessions.get(name)
         if before is not None:
             # Until it has read the session anew, it stands for what the one that has failed left behind: nobody else here knows that (I12).

@@ -67,7 +67,7 @@ def open_runtime(
 
     `root`: the directory of the journal and the sessions' files; `None` is the default profile's. `durability`: "fsync" survives a power cut, "write"
     a killed process, "memory" nothing. Without a `model` the simulated one serves, which needs no key. `take_up=False`: for a look or a small change; what a
-    dead process left open in a session stays as it is until that session is opened; as it does anyway in one that was given a model, tools or a budget of its own, or needs a tool that is not here.
+    dead process left open in a session stays as it is until that session is opened; as it does anyway in one that was given a model or tools of its own, or needs a tool that is not here.
     """
     return Block(
         _open_runtime(

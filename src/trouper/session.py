@@ -27,6 +27,7 @@ from trouper.core.ids import CallId, TaskId
 from trouper.core.live import CaughtUp, LiveEvent
 from trouper.core.messages import Json, Message, Outcome, Usage
 from trouper.core.session import EndedTurn, Event, Phase, State
+from trouper.core.settings import Budget
 from trouper.core.task_events import TaskCancelRequested
 from trouper.core.values import changed, frozen
 from trouper.journal import JournalFailed
@@ -433,10 +434,10 @@ class Session(BackgroundSide):
 
     # -- inside
 
-    async def _opened(self, system: str | None, own: tuple[str, ...]) -> None:
+    async def _opened(self, system: str | None, own: tuple[str, ...], budget: Budget | None) -> None:
         """Wait until the actor has loaded; take over a new system prompt, and note what else it was given of its own."""
         # Shielded: it has that already, and a cancel would leave no note of it.
-        shielded = bool(own)
+        shielded = bool(own) or budget is not None
         try:
             await self._ask(None, shielded=shielded)
         except CommandRejected:
@@ -448,8 +449,10 @@ class Session(BackgroundSide):
             system = state.system
         # What it was given in another process, it is not taken up without either.
         own = tuple(sorted({*state.own, *own})) if own and state.phase is not Phase.CLOSED else state.own
-        if system != state.system or own != state.own:
-            await self._ask(Configure(system, own), shielded=shielded)
+        if budget is None or state.phase is Phase.CLOSED:
+            budget = state.budget
+        if (system, own, budget) != (state.system, state.own, state.budget):
+            await self._ask(Configure(system, own, budget), shielded=shielded)
 
     def _submit(self, text: str, attachments: Sequence[Attachment], schema: Mapping[str, Json] | None) -> Submit:
         outfit = self._actor.outfit

@@ -133,6 +133,9 @@ class Ground(RunGround, Protocol):
     def spending(self) -> Spending:
         """What all sessions of the runtime have used together."""
 
+    def allowed(self, budget: Budget) -> Budget:
+        """What a session with this budget may spend here: without tool calls of the runtime's, none has some."""
+
     async def load(self, session: str) -> tuple[State, int]:
         """State and next event number of a session, from the journal; a new one if it is not there."""
 

@@ -56,7 +56,7 @@ from trouper.core.notification import NotificationLimits
 from trouper.core.outstanding import WorkKey, is_at_rest, outstanding
 from trouper.core.schedule import ClaimFires, ScheduleLimits
 from trouper.core.session import CLOSED, NEW, THINKING, Event, State
-from trouper.core.settings import Limits
+from trouper.core.settings import Budget, Limits
 from trouper.core.task_events import CreateTask, EndTask, StartTask, TaskEnded
 from trouper.core.task_record import Link, NewTask, Owner, TaskLimits
 from trouper.core.values import changed, frozen
@@ -121,6 +121,8 @@ class SessionActor:
     parent: str | None = None
     #: What of its outfit it was given itself.
     own: tuple[str, ...] = ()
+    #: That of the outfit, if it was given itself; else it is in the journal, or is the runtime's.
+    budget: Budget | None = None
     #: It was put to rest in this process, and comes back: hooks have been told that it is here.
     is_back: bool = False
     state: State = _NEW
@@ -190,6 +192,8 @@ class SessionActor:
         self._worker = Worker(self)
         self.state, self.next_seq = await self.ground.load(self.session)
         self._ahead = self.in_flight = None  # Whatever was on its way has been read.
+        if self.state.budget is not None and self.budget is None and not self._crashes:
+            self.outfit = changed(self.outfit, budget=self.ground.allowed(self.state.budget))
         self._hook_events = HookEvents(self.state)
         # One for each start: what an actor that crashed had running is gone, although the process is not.
         self._owner = self.ground.new_owner()
@@ -259,7 +263,7 @@ class SessionActor:
         self.spawn(self._reconcile()[1])
 
     def _opening(self) -> OpenSession:
-        return OpenSession(self.session, self.now(), self.system, self.parent, self.own)
+        return OpenSession(self.session, self.now(), self.system, self.parent, self.own, self.budget)
 
     def _recovery(self) -> Recover:
         return Recover(

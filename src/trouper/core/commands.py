@@ -10,7 +10,7 @@ from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, O
 from trouper.core.notification import DEFAULT_LIMITS as NOTIFICATION_LIMITS
 from trouper.core.notification import NotificationCommand, NotificationLimits
 from trouper.core.schedule import ScheduleCommand
-from trouper.core.settings import Compaction, TurnOptions
+from trouper.core.settings import Budget, Compaction, TurnOptions
 from trouper.core.task_events import TaskCommand
 from trouper.core.task_record import DEFAULT_LIMITS as TASK_LIMITS
 from trouper.core.task_record import NewTask, Owner, TaskLimits
@@ -24,12 +24,14 @@ class OpenSession:
     system: str | None = None
     parent: str | None = None
     own: tuple[str, ...] = ()
+    budget: Budget | None = None
 
 
 @frozen
 class Configure:
     system: str | None
     own: tuple[str, ...] = ()
+    budget: Budget | None = None
 
 
 @frozen(frequent=True)

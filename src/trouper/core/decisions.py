@@ -213,13 +213,15 @@ def _dispatch(decision: Decision, command: TurnCommand) -> None:
             compacting.compact(decision, command)
         case Recover():
             recovery.recover(decision, command)
-        case Configure(system, own):
-            if system != state.system or own != state.own:
-                decision.emit(SessionConfigured(system, own))
+        case Configure(system, own, budget):
+            if (system, own, budget) != (state.system, state.own, state.budget):
+                decision.emit(SessionConfigured(system, own, budget))
         case OpenSession():
             if state.phase is not NEW:
                 raise CommandRejected(f"session {state.session!r} is open already", session=state.session)
-            decision.emit(SessionOpened(command.session, command.at, command.system, command.parent, command.own))
+            decision.emit(
+                SessionOpened(command.session, command.at, command.system, command.parent, command.own, command.budget)
+            )
         case Close(at, reason, partial, usage, saved):
             if state.turn is not None:
                 end_turn(decision, at, "interrupt", TURN_ENDED, partial=partial, detail=reason, usage=usage)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from trouper.core.calls import Preparation
 from trouper.core.ids import CallId, NotificationId, TaskId
 from trouper.core.messages import NO_USAGE, Fault, Json, Kind, Media, Message, Outcome, Usage
-from trouper.core.settings import DEFAULT_OPTIONS, TurnOptions
+from trouper.core.settings import DEFAULT_OPTIONS, Budget, TurnOptions
 from trouper.core.values import frozen
 
 
@@ -24,8 +24,10 @@ class SessionOpened:
     system: str | None = None
     #: The session that this one was forked from, or is a child of.
     parent: str | None = None
-    #: What it was given of its own and no journal can hold: "model", "tools", "budget".
+    #: What it was given of its own and no journal can hold: "model", "tools".
     own: tuple[str, ...] = ()
+    #: Its own; `None`: that of the runtime.
+    budget: Budget | None = None
 
 
 @frozen
@@ -34,6 +36,7 @@ class SessionConfigured:
 
     system: str | None
     own: tuple[str, ...] = ()
+    budget: Budget | None = None
 
 
 @frozen(frequent=True)

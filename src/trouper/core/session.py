@@ -54,7 +54,7 @@ from trouper.core.lifecycle import Table, move
 from trouper.core.messages import NO_USAGE, Fault, Json, Message, Part, Text, Thinking, Usage
 from trouper.core.notification import NotificationEvent, Notifications
 from trouper.core.schedule import ScheduleEvent, Schedules
-from trouper.core.settings import TurnOptions
+from trouper.core.settings import Budget, TurnOptions
 from trouper.core.task_events import TaskEvent
 from trouper.core.task_record import Tasks
 from trouper.core.values import changed, frozen, replaced
@@ -227,8 +227,10 @@ class State:
     schedules: Schedules = Schedules()
     #: The notifications that the running turn carries: settled when it ends (B15).
     carrying: tuple[NotificationId, ...] = ()
-    #: What it was given of its own, and another process does not have: "model", "tools", "budget".
+    #: What it was given of its own, and another process does not have: "model", "tools".
     own: tuple[str, ...] = ()
+    #: Its own; `None`: that of the runtime.
+    budget: Budget | None = None
 
     @property
     def in_turn(self) -> Turn:
@@ -261,11 +263,11 @@ def evolve(state: State, event: Event) -> State:
 
 
 def _opened(state: State, event: SessionOpened, phase: Phase) -> State:
-    return replaced(state, session=event.session, phase=phase, system=event.system, own=event.own)
+    return replaced(state, session=event.session, phase=phase, system=event.system, own=event.own, budget=event.budget)
 
 
 def _configured(state: State, event: SessionConfigured, phase: Phase) -> State:
-    return replaced(state, phase=phase, system=event.system, own=event.own)
+    return replaced(state, phase=phase, system=event.system, own=event.own, budget=event.budget)
 
 
 def _received(state: State, event: InputReceived, phase: Phase) -> State:

@@ -12,7 +12,7 @@ from attrs import field, fields
 
 from trouper._errors import ConfigError
 from trouper.core.messages import Json
-from trouper.core.values import frozen
+from trouper.core.values import changed, frozen
 
 #: Of a budget: past this, a warning (L25).
 WARN_SHARE = 0.8
@@ -110,6 +110,16 @@ class Budget:
     tool_calls: int | None = field(default=None, validator=_COUNT_OR_NONE)
     #: Wall time of one turn.
     wall_s: float | None = field(default=None, validator=_SECONDS_OR_NONE)
+
+
+#: As good as for ever, and JSON has a number for it.
+FOREVER_S = 1e9
+
+
+def recordable(budget: Budget) -> Budget:
+    """The same, as a journal can hold it."""
+    wall_s = None if budget.wall_s is None else min(budget.wall_s, FOREVER_S)
+    return changed(budget, inline_s=min(budget.inline_s, FOREVER_S), wall_s=wall_s)
 
 
 @frozen
