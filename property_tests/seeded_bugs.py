@@ -1399,8 +1399,8 @@ BUGS: tuple[Bug, ...] = (
         "its-own-is-forgotten",
         "what a session was given of its own is not noted when it is new (B10)",
         "core/decisions.py",
-        "command.parent, command.own)",
-        "command.parent)",
+        "command.parent, command.own, command.budget",
+        "command.parent, (), command.budget",
         ("tests/test_host.py",),
     ),
     Bug(
