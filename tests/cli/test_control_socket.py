@@ -20,8 +20,9 @@ import trio.testing
 from terminal_driver import AtTerminal
 
 from trouper import Limits, Runtime, Scripted, UsageError, codec, open_runtime, tool
-from trouper.cli.control import CLOSING_S, IDLE_S, LINE_BYTES_MAX, NAME, OwnerForeign, _serve, ask_owner, serving
+from trouper.cli.control import CLOSING_S, IDLE_S, LINE_BYTES_MAX, OwnerForeign, _serve, ask_owner, serving
 from trouper.cli.hosting import _change_here
+from trouper.cli.owner import NAME
 from trouper.cli.requests import answered
 from trouper.core.notification import NotificationQueued
 from trouper.events import StepStarted

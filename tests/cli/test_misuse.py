@@ -18,8 +18,8 @@ import trio
 from terminal_driver import COMMAND, PATIENCE_S, run
 
 from trouper.cli import COMMANDS, hosting
-from trouper.cli.control import NAME
 from trouper.cli.doctor import KEYS
+from trouper.cli.owner import NAME
 from trouper.journal import open_log
 from trouper.testing import check_invariants
 

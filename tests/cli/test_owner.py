@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from trouper.cli import owner
-from trouper.cli.owner import owner_of
+from trouper.cli.owner import NAME, owner_of
 from trouper.journal import open_log
 
 
@@ -65,3 +66,21 @@ def test_an_owner_whose_lock_file_was_deleted_is_seen(tmp_path: Path, monkeypatc
     shown(monkeypatch, tmp_path, f"FLOCK  ADVISORY  WRITE {os.getpid()} {place} 0 EOF")
     (root / "lock").unlink()
     assert owner_of(root) == 0
+
+
+def test_an_owner_that_no_list_shows_is_seen_while_it_takes_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J9, B10: in another container. What it worked on had no process, and its calls could not be approved any more."""
+    root = tmp_path / "root"
+    shown(monkeypatch, tmp_path)
+    log = open_log(root)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        monkeypatch.chdir(root)  # An address has room for about 100 bytes.
+        listener.bind(NAME)
+        listener.listen()
+        assert owner_of(root) == os.getpid()
+        (root / "lock").unlink()
+        assert owner_of(root) == 0
+    log.close()
+    assert owner_of(root) is None

@@ -13,15 +13,14 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import trio
 
 from trouper import codec
 from trouper._errors import UsageError, WorldError
+from trouper.cli.owner import NAME, address
 from trouper.core.messages import Json
 
-NAME = "control.sock"
 LINE_BYTES_MAX = 1_048_576
 CLIENTS_MAX = 16
 #: A client that sends nothing for so long, or does not read its answer, is let go.
@@ -64,16 +63,6 @@ class OwnerForeign(WorldError):
 
 class OwnerSilent(OwnerUnreachable):
     """It takes no commands, or none any more, so nothing has come of this one: it can be made again."""
-
-
-@contextlib.contextmanager
-def _address(root: Path) -> Any:
-    """An address of the socket that is short whatever the root's path: Unix sockets have room for about 100 bytes."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{descriptor}" if os.path.isdir("/proc/self/fd") else str(root)
-    finally:
-        os.close(descriptor)
 
 
 @asynccontextmanager
@@ -136,7 +125,7 @@ def _listen(root: Path) -> trio.socket.SocketType:
     building = root / f"{NAME}.{os.getpid()}"
     try:
         check_place(root)
-        with _address(root) as place:
+        with address(root) as place:
             if building.is_socket():
                 building.unlink()
             plain.bind(f"{place}/{building.name}")
@@ -209,20 +198,6 @@ async def _line(stream: trio.abc.Stream, received: bytearray) -> bytes | None:
     return None
 
 
-def is_served(root: Path) -> bool:
-    """Whether somebody listens; who only changes something does not."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
-        plain.setblocking(False)
-        try:
-            with _address(root) as place:
-                plain.connect(f"{place}/{NAME}")
-        except BlockingIOError:  # More wait to be heard than fit.
-            return True
-        except OSError:
-            return False
-    return True
-
-
 def ask_owner(root: Path, request: dict[str, Json]) -> dict[str, Json] | None:
     """The owner's answer to a request; None if nobody listens. Blocks.
 
@@ -232,7 +207,7 @@ def ask_owner(root: Path, request: dict[str, Json]) -> dict[str, Json] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
         plain.settimeout(ANSWER_S)
         try:
-            with _address(root) as place:
+            with address(root) as place:
                 plain.connect(f"{place}/{NAME}")
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             return None

@@ -18,9 +18,9 @@ from trouper import __version__
 from trouper._errors import ConfigError, MissingKey, TrouperError, WorldError
 from trouper.cli.arguments import Parser, add_json, add_root, root_of
 from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
-from trouper.cli.control import NAME, ask_owner, is_in_the_way
+from trouper.cli.control import ask_owner, is_in_the_way
 from trouper.cli.endings import of_the_system
-from trouper.cli.owner import owner_of
+from trouper.cli.owner import NAME, owner_of
 from trouper.cli.printed import printed_aside
 from trouper.cli.terminal import Terminal, clean_message, plural, size_of
 from trouper.cli.views import check_readable, open_view

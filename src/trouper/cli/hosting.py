@@ -19,10 +19,10 @@ from attrs import field, frozen
 from trouper import codec
 from trouper._errors import ConfigError, TrouperError, UsageError
 from trouper.cli.configuration import Configuration, read_configuration
-from trouper.cli.control import OwnerSilent, ask_owner, check_place, is_served, serving
+from trouper.cli.control import OwnerSilent, ask_owner, check_place, serving
 from trouper.cli.endings import HUNG_UP, Stopped, ending_signals, say
 from trouper.cli.leaving import leaving_told
-from trouper.cli.owner import owner_of
+from trouper.cli.owner import is_served, owner_of
 from trouper.cli.printed import Printed, printed_aside
 from trouper.cli.requests import answered
 from trouper.cli.unheard import HELD_UP, ended_if_unheard

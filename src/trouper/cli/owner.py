@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from trouper.journal.disk import OWNER_BYTES_MAX
 from trouper.journal.format import LOCK_NAME
 
+#: Where an owner listens that takes commands.
+NAME = "control.sock"
 _LOCKS = Path("/proc/locks")
 
 
@@ -17,10 +21,39 @@ def owner_of(root: Path) -> int | None:
     """The process that owns the root; None if nobody is seen to. 0: somebody does, and nobody knows who."""
     path = root / LOCK_NAME
     pid = _pid_in(path)
-    if not _is_held(path, pid):
-        # Somebody may have deleted the file of a process that goes on: it has locked the directory too (J9).
-        return 0 if _is_held(root, None) else None
-    return 0 if pid is None else pid
+    # What a process in another container holds is on no list here; but if it takes commands, it can be reached.
+    if _is_held(path, pid) or is_served(root):
+        return 0 if pid is None else pid
+    # Somebody may have deleted the file of a process that goes on: it has locked the directory too (J9).
+    return 0 if _is_held(root, None) else None
+
+
+def is_served(root: Path) -> bool:
+    """Whether somebody listens; who only changes something does not."""
+    if not os.path.exists(root / NAME):
+        return False
+    import socket  # Here: mostly nobody listens.
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
+        plain.setblocking(False)
+        try:
+            with address(root) as place:
+                plain.connect(f"{place}/{NAME}")
+        except BlockingIOError:  # More wait to be heard than fit.
+            return True
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def address(root: Path) -> Iterator[str]:
+    """An address of the root that is short whatever its path: Unix sockets have room for about 100 bytes."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}" if os.path.isdir("/proc/self/fd") else str(root)
+    finally:
+        os.close(descriptor)
 
 
 def _pid_in(path: Path) -> int | None:
