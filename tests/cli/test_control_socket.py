@@ -187,6 +187,20 @@ def test_an_approval_that_nobody_could_act_on_is_refused_without_denying_that_a_
         terminal.wait_for("sold a")
 
 
+def test_whoever_looks_at_a_root_that_others_may_write_sees_its_calls(trouper, tmp_path: Path) -> None:
+    """T4: its configuration is not read, which is for whoever opens it to be told."""
+    root, left = tmp_path / "state", tmp_path / "left"
+    asked = ("run", "run sell with what=a hen", "--ask", "--root", str(root), "--tools", TOOLS)
+    with AtTerminal(*asked) as terminal:
+        terminal.wait_for("waits for an approval")
+        shutil.copytree(root, left, ignore=shutil.ignore_patterns(NAME))
+    (left / "trouper.toml").write_text('[limits]\non_restart = "resume"\n')
+    (left / "trouper.toml").chmod(0o666)
+    left.chmod(0o755)
+    listed = trouper("approvals", "--json", "--root", left)
+    assert listed.code == 0 and json.loads(listed.out)["state"] == "lost"
+
+
 def test_the_socket_is_the_owners_alone(owner: tuple[AtTerminal, Path]) -> None:
     """Security, sockets: 0600 in a directory of 0700; garbage and endless lines only cost the one who sends them."""
     terminal, root = owner

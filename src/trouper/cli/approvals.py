@@ -93,11 +93,13 @@ def waiting(view: View, session: str | None) -> list[Waiting]:
 def _outlook(root: Path) -> Outlook:
     if owner_of(root) is not None:
         return Outlook.WAITING
-    from trouper.cli.configuration import read_configuration  # Here: it loads the models, and mostly there is an owner.
+    # Here: they load the models and the tools, and mostly there is an owner.
+    from trouper.cli.configuration import read_configuration
+    from trouper.cli.ownership import NotOurs
 
     try:
         on_restart = read_configuration(root).limits.on_restart
-    except ConfigError:
+    except (ConfigError, NotOurs):
         return Outlook.LOST  # Whoever starts here next is told what is wrong with it.
     return Outlook.RESUMED if on_restart == "resume" else Outlook.LOST
 
