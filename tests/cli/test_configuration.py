@@ -137,6 +137,21 @@ def test_a_rule_may_be_for_a_tool_that_is_built_in_replaced_or_absent(
     assert bool(found.policies) == (len(lines) == 2 or "deny" in lines[0])
 
 
+def test_a_rule_for_a_tool_of_a_file_that_cannot_be_loaded_holds_up_no_others(trouper: Any, tmp_path: Path) -> None:
+    """T4: the command line has named others, so that what the file needs need not be there. What looks misspelt is a mistake all the same."""
+    policy_of(tmp_path, "ask = ['deploy']", "allow = ['*']")
+    others = tmp_path / "others.py"
+    others.write_text(TOOLS)
+    (tmp_path / "mytools.py").write_text("import what_is_installed_elsewhere")
+    agent = ("--root", tmp_path, "--model", "simulated")
+    done = trouper("run", "hello", *agent, "--tools", others)
+    assert done.code == 0 and done.out == "You said: hello\n"
+    assert trouper("run", "hello", *agent).code == 78
+    (tmp_path / "trouper.toml").write_text("tools = ['mytools.py']\n[policy]\nask = ['delete_acount']")
+    done = trouper("run", "hello", *agent, "--tools", others)
+    assert done.code == 78 and "line 3" in done.err and "did you mean 'delete_account'?" in done.err
+
+
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "trouper.toml").write_text("system = 'Be brief.'", encoding="utf-8-sig")
     assert read_configuration(tmp_path).system == "Be brief."

@@ -174,10 +174,16 @@ class Configuration:
     def policies_for(self, tools: Sequence[Tool]) -> tuple[Rule, ...]:
         """The rules, of which each is for a tool that there is: one that guards nothing was meant to guard something."""
         names = equipped(tools).names if self.policies else ()
+        all_known = True
         if rules_for_nothing(self._expected_to_apply(), names):
             # The command line may have named others than the file, whose rules are for its own.
-            names = (*names, *equipped(self.tools_made()).names)
+            try:
+                names = (*names, *equipped(self.tools_made()).names)
+            except ConfigError:  # They are not to run, so that they need not be here.
+                all_known = False
         for rule, near in rules_for_nothing(self._expected_to_apply(), names):
+            if not (near or all_known):
+                continue  # Perhaps for one of those.
             hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "correct the name."
             problem = f"has a rule for {rule.tool!r}, but there is no such tool; {hint}"
             raise self.source.wrong(f"policy.{rule.effect}", f"{problem} If it may be missing, add it to policy.absent")
