@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -101,3 +103,18 @@ def states_in_memory() -> Callable[[str], int]:
         return sum(each.session == session and id(each) not in before for each in held())
 
     return count
+
+
+@pytest.fixture
+def users_own() -> Iterator[Path]:
+    """A directory of somebody whom modes bind, which they do not root."""
+    with tempfile.TemporaryDirectory() as place:
+        if os.geteuid() != 0:
+            yield Path(place)
+            return
+        os.chown(place, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            yield Path(place)
+        finally:
+            os.seteuid(0)

@@ -42,6 +42,18 @@ def test_of_a_link_in_what_is_taken_away_only_the_link_goes(tmp_path: Path) -> N
     assert names(tmp_path) == ["theirs", "theirs/kept"]
 
 
+def test_what_nobody_may_write_to_is_taken_away_as_well(users_own: Path) -> None:
+    """I21: a copy has the modes of what it was made of. It stood in the way of every other try."""
+    with pytest.raises(ZeroDivisionError), building(OsDisk(), str(users_own / "new")) as unfinished:
+        shut = Path(unfinished, "files", "shut")
+        (shut / "deeper").mkdir(parents=True)
+        (shut / "link").symlink_to(users_own)
+        for path in (shut / "deeper", shut):
+            path.chmod(0o500)
+        raise ZeroDivisionError
+    assert names(users_own) == []
+
+
 def test_while_another_is_at_it_nothing_is_taken_away(tmp_path: Path) -> None:
     """J9: the marker is locked for as long."""
     open_log(tmp_path / "old").close()

@@ -190,6 +190,11 @@ class OsDisk:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
+    def make_writable(self, path: str) -> None:
+        """A directory of ours, so that what is in it can be removed. What a link leads to is none."""
+        if not os.path.islink(path):
+            os.chmod(path, DIRECTORY_MODE)
+
     def remove_dir(self, path: str) -> None:
         os.rmdir(path)
 

@@ -75,10 +75,13 @@ def remove_tree(disk: Disk, path: str) -> None:
         # Tried first of everything: so a link to a directory goes, and not what is in that.
         disk.unlink(path)
         return
+    # Neither is asked of every disk: somebody's own may not have it, and then an empty directory stays.
+    with contextlib.suppress(OSError):
+        if (make_writable := getattr(disk, "make_writable", None)) is not None:
+            make_writable(path)
     with contextlib.suppress(OSError):
         for name in disk.list_dir(path):
             remove_tree(disk, os.path.join(path, name))
-        # Not asked of every disk: somebody's own may not have it, and then an empty directory stays.
         if (remove_dir := getattr(disk, "remove_dir", None)) is not None:
             remove_dir(path)
 

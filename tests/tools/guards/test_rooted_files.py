@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -194,21 +193,6 @@ def test_nothing_is_moved_to_where_it_is_no_longer_counted(tmp_path: Path) -> No
     files.rename("a", "b/" * 23 + "a")
     assert files.usage().bytes == 100
     assert files.delete("b", recursive=True) == before.entries
-
-
-@pytest.fixture
-def users_own() -> Iterator[Path]:
-    """A directory of somebody whom modes bind, which they do not root."""
-    with tempfile.TemporaryDirectory() as place:
-        if os.geteuid() != 0:
-            yield Path(place)
-            return
-        os.chown(place, 65534, 65534)
-        os.seteuid(65534)
-        try:
-            yield Path(place)
-        finally:
-            os.seteuid(0)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o200, 0o400, 0o500, 0o600])
