@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from trouper import ToolError
 from trouper.cli.chat_screen import PlainScreen
-from trouper.cli.printed import LINE_CHARS_MAX, LINES_WAITING_MAX, printed_aside
+from trouper.cli.printed import LINE_CHARS_MAX, LINES_WAITING_MAX, printed_aside, typed_aside
 from trouper.cli.terminal import Terminal
 
 
@@ -45,8 +45,9 @@ def test_without_a_screen_it_goes_to_stderr(capsys: pytest.CaptureFixture[str]) 
 def test_a_tool_that_reads_stdin_is_told_how_to_ask(read: Callable[[], object]) -> None:
     """T16: what is typed is the chat's."""
     before = sys.stdin
-    with printed_aside(), pytest.raises(ToolError, match="ask_user"):
+    with typed_aside() as typed, pytest.raises(ToolError, match="ask_user"):
         read()
+    assert typed is before
     assert sys.stdin is before
 
 

@@ -189,3 +189,14 @@ def test_what_a_tool_prints_goes_to_stderr(tmp_path: Path) -> None:
             assert all(json.loads(line) for line in done.stdout.splitlines())
         else:
             assert done.stdout.endswith("greet says: hello\n") and "called" not in done.stdout
+
+
+def test_a_tool_can_be_looked_into_with_the_debugger(tmp_path: Path) -> None:
+    """Command line: stdin is nobody else's. The debugger was told to ask by context.ask_user, which declines here."""
+    (tmp_path / "tools.py").write_text(
+        'from trouper import tool\n@tool\ndef halve(n: int) -> int:\n    "Halve."\n    breakpoint()\n    return n // 2\n'
+    )
+    asked = ("run", "run halve n=8", "--root", str(tmp_path / "root"), "--tools", str(tmp_path / "tools.py"))
+    done = run(*asked, input="p f'n is {n}'\nc\n", PYTHONBREAKPOINT="")
+    assert done.returncode == 0 and done.stdout.endswith("halve says: 4\n")
+    assert "'n is 8'" in done.stderr

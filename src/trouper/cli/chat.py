@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
+from typing import TextIO
 
 import trio
 
@@ -24,6 +24,7 @@ from trouper.cli.chat_watch import Seen, Watch
 from trouper.cli.endings import INTERRUPTED, Stopped, ending_signals
 from trouper.cli.hosting import Hosted, ended_by_signals, hosting, session_of
 from trouper.cli.line_editor import LineEditor, Paste
+from trouper.cli.printed import typed_aside
 from trouper.cli.run import is_quiet, is_resting
 from trouper.cli.stdin_lines import lines_of
 from trouper.cli.terminal import Terminal, clean_line, clean_message, plural
@@ -54,11 +55,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-thinking", action="store_true", help="do not show what the model thinks")
     add_agent(parser)
     add_root(parser)
-    return trio.run(_main, parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    with typed_aside() as typed:
+        return trio.run(_main, options, typed)
 
 
-async def _main(options: argparse.Namespace) -> int:
-    out, typed = Terminal(), sys.stdin
+async def _main(options: argparse.Namespace, typed: TextIO) -> int:
+    out = Terminal()
     on_terminal = out.is_terminal and typed.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     # While the root is opened and closed, too: a window that is closed ends the input and sends a signal, in whichever order.
     async with ended_by_signals(), hosting(root_of(options), options, delay_s=WORD_S if on_terminal else 0.0) as hosted:

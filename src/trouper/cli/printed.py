@@ -1,5 +1,5 @@
 """What tools print and log while a command runs them: it must come neither between the rows that a chat draws, nor into what a program reads on stdout. Nor may they read what is
-typed into a chat.
+typed into a chat; with other commands nobody else reads it, and `breakpoint()` works.
 
 In the command line only: the stdout of a host that embeds Trouper is the host's own.
 """
@@ -157,11 +157,9 @@ def _last_time(line: str) -> str:
 
 @contextmanager
 def printed_aside() -> Iterator[Printed]:
-    """Around all that loads and runs tools. Whoever reads stdin or writes to stdout on purpose has taken them before."""
-    streams = sys.stdin, sys.stdout, sys.stderr
-    err = sys.stderr
+    """Around all that loads and runs tools. Whoever writes to stdout on purpose has taken it before."""
+    out, err = sys.stdout, sys.stderr
     printed = Printed()
-    sys.stdin = _NoInput()
     sys.stdout = _text(_Stream(printed, err, on_screen=True))
     sys.stderr = _text(_Stream(printed, err, on_screen=err.isatty()))
     # The log that was asked for writes to the stderr that was there when it began.
@@ -175,7 +173,18 @@ def printed_aside() -> Iterator[Printed]:
     finally:
         for handler in logs:
             handler.setStream(err)
-        sys.stdin, sys.stdout, sys.stderr = streams
+        sys.stdout, sys.stderr = out, err
+
+
+@contextmanager
+def typed_aside() -> Iterator[TextIO]:
+    """Around all that loads and runs tools while somebody else reads stdin: it is handed over."""
+    typed = sys.stdin
+    sys.stdin = _NoInput()
+    try:
+        yield typed
+    finally:
+        sys.stdin = typed
 
 
 def _text(stream: _Stream) -> TextIO:
