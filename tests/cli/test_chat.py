@@ -98,6 +98,27 @@ async def test_a_key_that_is_pressed_as_the_chat_begins_does_what_it_does_later(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+async def test_a_chat_in_the_background_of_a_script_does_not_hear_the_ctrl_c_of_its_foreground(tmp_path: Path) -> None:
+    """`trouper chat < lines &`: it was started to ignore it. Its turns were interrupted all the same, and a second one ended it."""
+    model, page = Simulated(), Page()
+
+    async def lines() -> AsyncIterator[str]:
+        yield "hello"
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        async with open_runtime(durability="memory", model=model) as runtime:
+            hosted = Hosted(tmp_path, runtime, read_configuration(tmp_path), model, [])
+            screen = Hasty(page, signal.SIGINT, signal.SIGINT)
+            assert (
+                await Chat(hosted, await runtime.session("main"), screen, LineEditor()).run(lines(), steer=False) == 0
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    said = page.stream.getvalue()
+    assert "You said: hello" in said and "interrupted" not in said and not screen.heard.is_set()
+
+
 async def test_a_paste_whose_end_never_comes_is_shown_and_ctrl_c_takes_it_as_it_is(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -112,15 +112,19 @@ class Chat:
         """Until the user leaves. `steer`: lines go to the model as they come; else each waits for the turn before it. `keys`: of the terminal they are typed on."""
         self._steers = steer
         # Before the first word: whoever sees it may press Ctrl-C.
-        with (
-            trio.open_signal_receiver(signal.SIGINT) as pressed,
-            ended_if_unheard(ending_signals(), lambda: self._end_unheard(keys)),
-        ):
+        with ExitStack() as heeding:
+            pressed = None
+            if (
+                steer or signal.SIGINT in ending_signals()
+            ):  # Off a terminal, it is not for those who were started to ignore it.
+                pressed = heeding.enter_context(trio.open_signal_receiver(signal.SIGINT))
+            heeding.enter_context(ended_if_unheard(ending_signals(), lambda: self._end_unheard(keys)))
             self._greet()
             try:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(self._watch.run)
-                    nursery.start_soon(self._take_interrupts, pressed, nursery)
+                    if pressed is not None:
+                        nursery.start_soon(self._take_interrupts, pressed, nursery)
                     nursery.start_soon(self._tick)
                     if keys is not None:
                         await nursery.start(self._take_stops, keys)
