@@ -123,3 +123,22 @@ def test_a_group_that_is_ones_own_is_nobody_else(
             read_configuration(planted)
     else:
         assert read_configuration(planted).tools == ("mine.py",)
+
+
+@as_root
+@pytest.mark.parametrize("group", [0, STRANGER])
+def test_a_group_with_ones_own_number_is_nobody_else_where_neither_has_a_name(
+    planted: Path, monkeypatch: pytest.MonkeyPatch, group: int
+) -> None:
+    """`docker run --user $(id -u):$(id -g)`: the container knows neither. What the user had made was refused there, and nowhere else."""
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.setattr(grp, "getgrgid", {}.__getitem__)
+    os.chown(planted, -1, group)
+    os.chown(planted / "trouper.toml", -1, group)
+    planted.chmod(0o775)
+    (planted / "trouper.toml").chmod(0o664)
+    if group:
+        with pytest.raises(NotOurs, match="can be written by other users"):
+            read_configuration(planted)
+    else:
+        assert read_configuration(planted).tools == ("mine.py",)

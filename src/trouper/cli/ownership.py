@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from trouper._errors import WorldError
 from trouper.journal.disk import check_owner
 from trouper.tools.guards.names import on_disk
+
+T = TypeVar("T")
 
 
 class NotOurs(WorldError):
@@ -72,8 +75,15 @@ def _is_private(group: int) -> bool:
     import grp
     import pwd
 
-    try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-    except KeyError:
-        return False
+    user, found = _entry(pwd.getpwuid, os.geteuid()), _entry(grp.getgrgid, group)
+    if user is None or found is None:
+        # In a container, of somebody whom only its host knows: there, mostly, such a group has its user's number.
+        return user is None and found is None and group == os.geteuid()
     return (found.gr_gid, found.gr_name) == (user.pw_gid, user.pw_name) and set(found.gr_mem) <= {user.pw_name}
+
+
+def _entry(look_up: Callable[[int], T], number: int) -> T | None:
+    try:
+        return look_up(number)
+    except KeyError:
+        return None
