@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Callable
@@ -41,7 +42,13 @@ def test_without_a_screen_it_goes_to_stderr(capsys: pytest.CaptureFixture[str]) 
     assert said.out == "" and said.err == "printed\n東 \ufffd\n\\udc80\n"
 
 
-@pytest.mark.parametrize("read", [input, lambda: sys.stdin.read(), lambda: list(sys.stdin)])
+def read_as_libraries_do() -> None:
+    """Many set it up as they are loaded, whether they read from it or not."""
+    sys.stdin.reconfigure(encoding="utf-8")
+    io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8").readline()
+
+
+@pytest.mark.parametrize("read", [input, lambda: sys.stdin.read(), lambda: list(sys.stdin), read_as_libraries_do])
 def test_a_tool_that_reads_stdin_is_told_how_to_ask(read: Callable[[], object]) -> None:
     """T16: what is typed is the chat's."""
     before = sys.stdin

@@ -137,17 +137,14 @@ class _Stream(io.RawIOBase):
         return self.own.fileno()
 
 
-class _NoInput(io.TextIOBase):
-    """What stands for `sys.stdin`. Whoever read from it took keys away from the chat, in a thread that nobody can stop."""
+class _NoInput(io.RawIOBase):
+    """What stands below `sys.stdin`. Whoever read from it took keys away from the chat, in a thread that nobody can stop."""
 
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int | None = -1, /) -> str:
+    def readinto(self, buffer: Any, /) -> int:
         raise ToolError("a tool cannot read from stdin; what it wants to know, it asks by `context.ask_user(...)`")
-
-    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
-        return self.read(size)
 
 
 def _last_time(line: str) -> str:
@@ -180,7 +177,7 @@ def printed_aside() -> Iterator[Printed]:
 def typed_aside() -> Iterator[TextIO]:
     """Around all that loads and runs tools while somebody else reads stdin: it is handed over."""
     typed = sys.stdin
-    sys.stdin = _NoInput()
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(_NoInput()), encoding="utf-8")
     try:
         yield typed
     finally:
