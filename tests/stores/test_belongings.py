@@ -75,6 +75,43 @@ def test_what_may_not_be_read_keeps_nothing_else_from_being_copied(root: Path, m
     assert os.listdir(root.parent / "new" / "files" / "main") == ["then"]
 
 
+@pytest.mark.parametrize(
+    ("call", "bad"), [("stat", "bad"), ("open", "bad"), ("listdir", "shut"), ("read", "bad")], ids=lambda it: it
+)
+def test_what_a_damaged_disk_cannot_read_keeps_nothing_else_from_being_copied(
+    root: Path, monkeypatch: pytest.MonkeyPatch, call: str, bad: str
+) -> None:
+    """J10: such a disk is why a root is repaired. It could not be, because of any one file."""
+    main = root / "files" / "main"
+    (main / "shut").mkdir()
+    for name in ("bad", "then"):
+        (main / name).write_text("x")
+    damaged, works = (main / bad).stat().st_ino, getattr(os, call)
+
+    def failing(name: str | int, *rest: int, **options: int) -> object:
+        if name == bad or (isinstance(name, int) and os.fstat(name).st_ino == damaged):
+            raise OSError(errno.EIO, "Input/output error", name)
+        return works(name, *rest, **options)
+
+    monkeypatch.setattr(os, call, failing)
+    assert bring_along(root, root.parent / "new", ("files",)) == Brought(("files",), (f"files/main/{bad}",))
+    monkeypatch.undo()
+    assert {"bad", "shut", "then"} - set(os.listdir(root.parent / "new" / "files" / "main")) == {bad}
+
+
+def test_what_is_left_out_as_a_whole_is_not_said_to_be_copied(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "kv").mkdir()
+    works = os.listdir
+
+    def refusing(directory: int) -> list[str]:
+        if os.fstat(directory).st_ino == (root / "kv").stat().st_ino:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return works(directory)
+
+    monkeypatch.setattr(os, "listdir", refusing)
+    assert bring_along(root, root.parent / "new", ("files", "kv")) == Brought(("files",), ("kv",))
+
+
 def test_the_root_may_be_known_by_a_link_to_it(root: Path) -> None:
     (root.parent / "link").symlink_to(root)
     assert bring_along(root.parent / "link", root.parent / "new", ("files",)) == Brought(("files",), ())

@@ -24,11 +24,17 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe that has come in its place waits for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+#: What a damaged disk says of what it holds.
+_DAMAGE = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
+
+
+class _LeftOut(Exception):
+    """Of one name; the others are copied."""
 
 
 @frozen
 class Brought:
-    """Names in the root that were copied; and paths that were not: what holds no data, what may not be read, and links where something of the root should be."""
+    """Names in the root that were copied; and paths that were not: what holds no data, what may not or cannot be read, and links where something of the root should be."""
 
     copied: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -36,42 +42,37 @@ class Brought:
 
 def bring_along(root: Path, target: Path, names: Iterable[str]) -> Brought:
     """Copy these, as far as they are there, into a directory that has none of them; all of it is on the medium on return. Errors of the disk are plain `OSError`s."""
-    copied: list[str] = []
     left_out: list[str] = []
     root = Path(os.path.realpath(root))  # By a link to it, it may well be known.
     with _opened(root) as source, _opened(target) as place:
-        for name in names:
-            status = _look(source, name)
-            if status is None:
-                continue
-            if stat.S_ISLNK(status.st_mode):
-                left_out.append(name)
-            else:
-                copied.append(name)
-                _copy(source, place, root / name, status, left_out, root)
+        copied = tuple(name for name in names if _copy(source, place, root / name, left_out, root, links=False))
         os.fsync(place)
-    return Brought(tuple(copied), tuple(left_out))
+    return Brought(copied, tuple(left_out))
 
 
-def _copy(source: int, place: int, path: Path, status: os.stat_result, left_out: list[str], root: Path) -> None:
-    """One name, and all that is in it. What is gone by now was somebody's who works there; it is as if it had gone before."""
+def _copy(source: int, place: int, path: Path, left_out: list[str], root: Path, *, links: bool = True) -> bool:
+    """One name, and all that is in it; whether there is a copy. What is gone by now was somebody's who works there; it is as if it had gone before."""
     try:
+        with _reading():
+            status = os.stat(path.name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
             _copy_directory(source, place, path, status, left_out, root)
         elif stat.S_ISREG(status.st_mode):
             _copy_file(source, place, path.name)
-        elif stat.S_ISLNK(status.st_mode):
+        elif stat.S_ISLNK(status.st_mode) and links:
             os.symlink(os.readlink(path.name, dir_fd=source), path.name, dir_fd=place)
         else:
-            left_out.append(str(path.relative_to(root)))
+            raise _LeftOut
     except FileNotFoundError:
-        return
-    except PermissionError:
+        return False
+    except (PermissionError, _LeftOut):
         left_out.append(str(path.relative_to(root)))
+        return False
     except OSError as error:
         if error.filename is not None and os.path.isabs(error.filename):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+    return True
 
 
 def _copy_directory(
@@ -79,40 +80,55 @@ def _copy_directory(
 ) -> None:
     if len(path.parts) - len(root.parts) > DEPTH_MAX:
         raise OSError(errno.ELOOP, f"more than {DEPTH_MAX} directories in one another", str(path))
-    with _opened(path.name, source) as inner:
+    with contextlib.ExitStack() as opened:
+        with _reading():
+            inner = opened.enter_context(_opened(path.name, source))
+            names = sorted(os.listdir(inner))
         os.mkdir(path.name, DIRECTORY_MODE, dir_fd=place)
-        with _opened(path.name, place) as copy:
-            for name in sorted(os.listdir(inner)):
-                found = _look(inner, name)
-                if found is not None:
-                    _copy(inner, copy, path / name, found, left_out, root)
-            # Last: one that cannot be written to would take nothing.
-            _as_it_was(copy, status)
+        copy = opened.enter_context(_opened(path.name, place))
+        for name in names:
+            _copy(inner, copy, path / name, left_out, root)
+        # Last: one that cannot be written to would take nothing.
+        _as_it_was(copy, status)
 
 
 def _copy_file(source: int, place: int, name: str) -> None:
-    given = os.open(name, _READ, dir_fd=source)
-    with open(given, "rb", buffering=0) as old:
+    with _reading():
+        given = os.open(name, _READ, dir_fd=source)
+    with open(given, "rb", buffering=0):
         status = os.fstat(given)
         with open(os.open(name, _CREATE, FILE_MODE, dir_fd=place), "wb", buffering=0) as new:
-            while piece := old.read(_PIECE_BYTES):
-                view = memoryview(piece)
-                while view:
-                    view = view[new.write(view) :]
+            try:
+                while piece := _piece(given):
+                    view = memoryview(piece)
+                    while view:
+                        view = view[new.write(view) :]
+            except _LeftOut:
+                os.unlink(name, dir_fd=place)  # Nobody could tell it from the whole.
+                raise
             _as_it_was(new.fileno(), status)
+
+
+def _piece(descriptor: int) -> bytes:
+    with _reading():
+        return os.read(descriptor, _PIECE_BYTES)
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """What is damaged is left out: a root is repaired because its disk is not sound."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DAMAGE:
+            raise _LeftOut from error
+        raise
 
 
 def _as_it_was(copy: int, status: os.stat_result) -> None:
     os.fchmod(copy, stat.S_IMODE(status.st_mode) & 0o777)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
     os.fsync(copy)
-
-
-def _look(directory: int, name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 @contextlib.contextmanager
