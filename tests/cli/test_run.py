@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from terminal_driver import run
+from terminal_driver import COMMAND, run
 
 from trouper import Scripted, open_runtime, tool
 from trouper.cli.run import is_quiet, is_resting
@@ -189,6 +192,22 @@ def test_what_a_tool_prints_goes_to_stderr(tmp_path: Path) -> None:
             assert all(json.loads(line) for line in done.stdout.splitlines())
         else:
             assert done.stdout.endswith("greet says: hello\n") and "called" not in done.stdout
+
+
+def test_a_tool_that_prints_works_where_nobody_listens_on_stderr_any_more(tmp_path: Path) -> None:
+    """Command line, `trouper run ... > file &`, and the terminal is closed: it was told of an internal error."""
+    (tmp_path / "tools.py").write_text(PRINTING)
+    ours, theirs = pty.openpty()
+    os.close(ours)
+    with open(theirs, "wb") as gone:
+        done = subprocess.run(
+            [*COMMAND, "run", "run greet", "--root", str(tmp_path / "root"), "--tools", str(tmp_path / "tools.py")],
+            stdout=subprocess.PIPE,
+            stderr=gone,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 0 and done.stdout.endswith("greet says: hello\n")
 
 
 def test_a_tool_can_be_looked_into_with_the_debugger(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ class Printed:
     def take(self, stream: _Stream, text: str) -> None:
         with self._lock:
             if self._loop is None or not stream.is_shown:
-                stream.own.write(text)
+                with suppress(OSError):  # Nobody listens any more: no reason for a tool to fail.
+                    stream.own.write(text)
                 return
             self._add(stream.lines(text))
             if self._waiting:
@@ -128,7 +129,8 @@ class _Stream(io.RawIOBase):
     def flush(self) -> None:
         super().flush()
         if not self.is_shown:
-            self.own.flush()
+            with suppress(OSError):
+                self.own.flush()
 
     def isatty(self) -> bool:
         return not self.is_shown and self.own.isatty()
