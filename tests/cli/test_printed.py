@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 
 import pytest
 import trio
@@ -137,3 +141,32 @@ async def test_a_terminal_that_has_gone_breaks_nothing(monkeypatch: pytest.Monke
         print("to nobody")
         await wait_all_tasks_blocked()
         assert tried == ["  | to nobody"]
+
+
+def test_a_process_that_a_tool_forks_prints_whatever_other_threads_print_just_then(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """T1: as with `multiprocessing`. It waited for a lock that nobody holds in it, and the tool for its end."""
+    entered, let_go = threading.Event(), threading.Event()
+
+    class Slow(io.TextIOWrapper):
+        def write(self, text: str, /) -> int:
+            entered.set()
+            let_go.wait()
+            return super().write(text)
+
+    with Slow((tmp_path / "err").open("wb")) as err:
+        monkeypatch.setattr(sys, "stderr", err)
+        with printed_aside():
+            thread = threading.Thread(target=print, args=("in a thread",))
+            thread.start()
+            entered.wait()
+            if not (child := os.fork()):
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(20)  # Only ever rings when something is wrong.
+                print("forked", flush=True)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            let_go.set()
+            thread.join()
+    assert sorted((tmp_path / "err").read_text().split("\n")) == ["", "forked", "in a thread"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import io
 import logging
+import os
 import sys
 import threading
 from collections import deque
@@ -38,6 +39,7 @@ class Printed:
         self._lock = threading.RLock()
         self._screen: Screen | None = None
         self._loop: trio.lowlevel.TrioToken | None = None
+        self._pid = os.getpid()
         self._streams: list[_Stream] = []
         self._waiting: deque[str] = deque()
         self._left_out = 0
@@ -59,6 +61,11 @@ class Printed:
     @property
     def is_shown(self) -> bool:
         return self._screen is not None
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a process that a tool has forked: the screen is not its to draw on, and a lock that a thread held then is never free in it."""
+        return os.getpid() != self._pid
 
     def take(self, stream: _Stream, text: str) -> None:
         with self._lock:
@@ -123,12 +130,16 @@ class _Stream(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
+        if self._printed.is_forked:
+            with suppress(OSError):
+                os.write(self.own.fileno(), data)
+            return len(data)
         self._printed.take(self, self._decode(bytes(data)))
         return len(data)
 
     def flush(self) -> None:
         super().flush()
-        if not self.is_shown:
+        if not (self.is_shown or self._printed.is_forked):
             with suppress(OSError):
                 self.own.flush()
 
