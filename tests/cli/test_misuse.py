@@ -127,6 +127,27 @@ def test_wrong_arguments_are_one_line_and_2(trouper, root: Path, wrong: tuple[st
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        ("schedules", "create", "--session", "main", "--every", "5"),
+        ("journal", "verify", "state", "--frob"),
+        ("sessions", "show", "main", "behind", "--", "--"),
+        ("doctor", "--frob"),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_argument_is_answered_with_the_help_that_lists_those_there_are(
+    trouper, wrong: tuple[str, ...]
+) -> None:
+    """Command line: that of the command above it lists sub-commands only."""
+    done = trouper(*wrong)
+    words = [word for word in wrong[:2] if not word.startswith("-")]
+    assert done.code == 2 and done.err.endswith(f"; see trouper {' '.join(words)} --help\n"), done
+    one_line(done.err)
+    assert "\0" not in done.err
+
+
+@pytest.mark.parametrize(
     "wrong", [("sessions", "show", "{}"), ("tasks", "--limit", "{}"), ("run", "x", "--model", "{}"), ("{}",)], ids=str
 )
 def test_what_to_do_is_in_sight_however_long_an_argument_is(trouper, root: Path, wrong: tuple[str, ...]) -> None:

@@ -39,7 +39,10 @@ class Parser(argparse.ArgumentParser):
         if "--" in given:
             behind = given.index("--") + 1
             given[behind:] = [_DASHES if each == "--" else each for each in given[behind:]]
-        return super().parse_known_args(given, namespace)
+        parsed, unknown = super().parse_known_args(given, namespace)
+        if unknown:  # Here, where it is known whose help has them: argparse leaves what a sub-command does not know to its parent.
+            self.error(f"unrecognized arguments: {' '.join('--' if each == _DASHES else each for each in unknown)}")
+        return parsed, unknown
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.option_strings:
