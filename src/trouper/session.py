@@ -399,13 +399,18 @@ class Session(BackgroundSide):
 
         A reader that is too slow gets `CaughtUp` in place of what it missed. `attended`: whoever watches can approve calls (as in `turn`).
         """
+        with self._watching(attended=attended) as events:
+            yield events
+
+    @contextmanager
+    def _watching(self, *, attended: bool = True) -> Iterator[Watching]:
         self._check_here()
         feed = Feed(self._actor.outfit.limits.subscriber_events, attended=attended)
         if self._ref.exit is not None:
             feed.end()  # Nothing will come any more.
         self._actor.audience.turns.append(feed)
         try:
-            yield _Watching(feed, self._check_here)
+            yield Watching(feed, self._check_here)
         finally:
             self._actor.audience.turns.remove(feed)
 
@@ -544,15 +549,20 @@ class _Watched(AbstractAsyncContextManager[Turn]):
         await self._session._leave(self._turn, self._session._actor.audience.turns)
 
 
-class _Watching:
+class Watching:
     """An object rather than a generator: whoever stops reading in the middle leaves nothing behind that has to be closed."""
 
     def __init__(self, feed: Feed, check_here: Callable[[], None]) -> None:
         self._feed = feed
         self._check_here = check_here
 
-    def __aiter__(self) -> _Watching:
+    def __aiter__(self) -> Watching:
         return self
+
+    @property
+    def waiting(self) -> int:
+        """How many there are that nobody has read yet."""
+        return self._feed.waiting
 
     async def __anext__(self) -> Event | LiveEvent:
         if not self._feed.batch:

@@ -75,6 +75,13 @@ def debug(what: str = "here\x1b[31m\x1b]52;c;c3RvbGVu\x07") -> str:
 
 
 @tool
+async def announce() -> str:
+    """Print something at once."""
+    print("at once")
+    return "announced"
+
+
+@tool
 def inquire() -> str:
     """Read a name from stdin, which is the chat's."""
     return input("What is your name? ")

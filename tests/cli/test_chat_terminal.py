@@ -447,6 +447,15 @@ def test_what_a_tool_prints_stands_above_the_prompt(place: Path) -> None:
         terminal.quit()
 
 
+def test_what_a_tool_prints_at_once_comes_after_the_line_that_it_has_begun(place: Path) -> None:
+    """L4, command line: it was shown before it, under what was said earlier."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        shown = terminal.ask("run announce", "announce says: announced")
+        in_order(shown, "● Announce", "| at once", "✓ Announce", "announce says: announced")
+        terminal.quit()
+
+
 def test_a_tool_that_reads_stdin_takes_no_keys_from_the_chat(place: Path) -> None:
     """T1, T16, command line: it waited for them in a thread that nothing stops, and what was typed was lost."""
     with chat(place) as terminal:

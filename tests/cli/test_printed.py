@@ -12,6 +12,7 @@ from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -125,6 +126,40 @@ async def test_more_than_can_be_shown_is_counted() -> None:
     assert lines == [f"  | {number}" for number in range(LINES_WAITING_MAX)]
     assert left_out == "  | (7 more lines were printed faster than they could be shown)"
     assert long == f"  | {'x' * LINE_CHARS_MAX}…" and unended == f"  | {'y' * LINE_CHARS_MAX}…"
+
+
+@attrs.define
+class Events:
+    happened: int = 0
+    shown: int = 0
+
+
+async def test_it_is_shown_among_what_happened_before_it_and_what_happened_after() -> None:
+    """Command line: a call has begun, say, before its tool prints, and it ends after that; the screen may be behind with both."""
+    page, events = StringIO(), Events()
+    screen = PlainScreen(Terminal(page))
+    with printed_aside() as printed, printed.shown_on(screen, events):
+        events.happened = 1
+        print("by the call")
+        events.happened = 2
+        await wait_all_tasks_blocked()
+        for line in ("the call has begun", "the call has ended"):
+            screen.say(line)
+            events.shown += 1
+            printed.show_due()
+        print("by nobody")
+        await wait_all_tasks_blocked()
+        screen.say("more")
+        events.happened += 1
+        print("nobody shows any more")
+    assert page.getvalue().splitlines() == [
+        "the call has begun",
+        "  | by the call",
+        "the call has ended",
+        "  | by nobody",
+        "more",
+        "  | nobody shows any more",
+    ]
 
 
 async def test_a_terminal_that_has_gone_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from trouper.cli.chat_watch import Seen, Watch
 from trouper.cli.endings import INTERRUPTED, Stopped, ending_signals
 from trouper.cli.hosting import Hosted, ended_by_signals, hosting, session_of
 from trouper.cli.line_editor import LineEditor, Paste
-from trouper.cli.printed import typed_aside
+from trouper.cli.printed import Shown, typed_aside
 from trouper.cli.run import is_quiet, is_resting
 from trouper.cli.stdin_lines import lines_of
 from trouper.cli.terminal import Terminal, clean_line, clean_message, plural
@@ -81,7 +81,7 @@ async def _main(options: argparse.Namespace, typed: TextIO) -> int:
                 keys = taken.enter_context(Keys(stdin, out.stream).taken())
             taken.callback(screen.close)
             if on_terminal:
-                taken.enter_context(hosted.printed.shown_on(screen))
+                taken.enter_context(hosted.printed.shown_on(screen, chat.events))
             lines = typed_lines(stdin, editor, screen) if on_terminal else lines_of(stdin)
             return await chat.run(lines, steer=on_terminal, keys=keys)
 
@@ -99,7 +99,8 @@ class Chat:
         self.session = session
         self.screen = screen
         self._editor = editor
-        self._watch = Watch(session, screen, {tool.name: tool for tool in hosted.tools}, thinking=thinking)
+        tools = {tool.name: tool for tool in hosted.tools}
+        self._watch = Watch(session, screen, tools, hosted.printed, thinking=thinking)
         #: Of the line that is dealt with.
         self.seen = self._watch.seen()
         #: Whether lines are dealt with as they come, or each when the turn before it is through.
@@ -196,6 +197,11 @@ class Chat:
     def approvals(self) -> Numbers:
         """The calls that wait for an approval, as far as the user could see them."""
         return self._watch.approvals
+
+    @property
+    def events(self) -> Shown:
+        """How far the screen is with them."""
+        return self._watch
 
     @property
     def questions(self) -> Numbers:

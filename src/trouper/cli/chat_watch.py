@@ -14,6 +14,7 @@ from trouper.cli.chat_left import words_left
 from trouper.cli.chat_numbers import Numbers
 from trouper.cli.chat_screen import Screen
 from trouper.cli.describe import quoted, went_wrong
+from trouper.cli.printed import Printed
 from trouper.cli.terminal import clean_line, in_full, plural
 from trouper.core.calls import CallPhase
 from trouper.core.events import (
@@ -34,7 +35,7 @@ from trouper.core.notification import NotificationsDelivered
 from trouper.core.session import Phase, State, evolve
 from trouper.core.task_events import TaskCancelled, TaskEnded, TaskFailed, TaskInterrupted, TaskReattached
 from trouper.core.task_record import TaskState
-from trouper.session import Session
+from trouper.session import Session, Watching
 from trouper.tools.contract import Tool
 from trouper.tools.narration import narration
 
@@ -60,14 +61,20 @@ class Seen:
 class Watch:
     """Follows the session, tells the screen, and lets others wait for something to be so."""
 
-    def __init__(self, session: Session, screen: Screen, tools: Mapping[str, Tool], *, thinking: bool) -> None:
+    def __init__(
+        self, session: Session, screen: Screen, tools: Mapping[str, Tool], printed: Printed, *, thinking: bool
+    ) -> None:
         self._session = session
         #: What was shown so far, folded: the session itself may be ahead.
         self.state: State = session.state
         self._screen = screen
         self._tools = tools
+        self._printed = printed
         self._thinking = thinking
         self._changed = trio.Condition()
+        #: How many events were shown, and where the others are.
+        self.shown = 0
+        self._events: Watching | None = None
         #: The calls of the turn, for lines about their ends: name and arguments.
         self._calls: dict[str, tuple[str, Any]] = {}
         self._progress: dict[str, str] = {}
@@ -80,21 +87,28 @@ class Watch:
         self.questions = Numbers()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        with self._session.watch() as events:
+        with self._session._watching() as self._events:
             self.state = self._session.state
             self._know_calls()
             self._ask_all()  # A run that was taken up may have asked before anybody looked.
             self._screen.status(self._doing())
             task_status.started()
-            async for event in events:
+            async for event in self._events:
                 if isinstance(event, CaughtUp):
                     self.state = self._session.state
                 elif not isinstance(event, LiveEvent):
                     self.state = evolve(self.state, event)
                 self._tell(event)
+                self.shown += 1
+                self._printed.show_due()
                 self._screen.status(self._doing())
                 async with self._changed:
                     self._changed.notify_all()
+
+    @property
+    def happened(self) -> int:
+        """How many events there are by now."""
+        return self.shown + (self._events.waiting if self._events is not None else 0)
 
     @contextmanager
     def sending(self, text: str) -> Iterator[None]:

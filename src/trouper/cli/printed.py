@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import trio
 
@@ -31,6 +31,16 @@ LINE_CHARS_MAX = 2_000
 _MARK = "  | "
 
 
+class Shown(Protocol):
+    """How far the screen is with what else it has to show: a call has begun, say, before its tool prints."""
+
+    @property
+    def happened(self) -> int: ...
+
+    @property
+    def shown(self) -> int: ...
+
+
 class Printed:
     """Where it goes: to stderr, or to the screen that has taken the terminal. From whatever thread it comes."""
 
@@ -40,15 +50,17 @@ class Printed:
         self._screen: Screen | None = None
         self._loop: trio.lowlevel.TrioToken | None = None
         self._pid = os.getpid()
+        self._events: Shown | None = None
         self._streams: list[_Stream] = []
-        self._waiting: deque[str] = deque()
+        #: Lines, each with what had happened by then.
+        self._waiting: deque[tuple[int, str]] = deque()
         self._left_out = 0
 
     @contextmanager
-    def shown_on(self, screen: Screen) -> Iterator[None]:
-        """Around the time for which a screen has the terminal."""
+    def shown_on(self, screen: Screen, events: Shown | None = None) -> Iterator[None]:
+        """Around the time for which a screen has the terminal. Whoever shows `events` on it calls `show_due` after each."""
         with self._lock:
-            self._screen, self._loop = screen, trio.lowlevel.current_trio_token()
+            self._screen, self._loop, self._events = screen, trio.lowlevel.current_trio_token(), events
         try:
             yield
         finally:
@@ -56,7 +68,7 @@ class Printed:
                 for stream in self._streams:
                     self._add([stream.rest()])
                 self._show()
-                self._screen = self._loop = None
+                self._screen = self._loop = self._events = None
 
     @property
     def is_shown(self) -> bool:
@@ -77,20 +89,29 @@ class Printed:
             if self._waiting:
                 # Not here: this may be another thread, or come in the midst of a drawing.
                 with suppress(trio.RunFinishedError):
-                    self._loop.run_sync_soon(self._show, idempotent=True)
+                    self._loop.run_sync_soon(self.show_due, idempotent=True)
 
     def _add(self, lines: list[str]) -> None:
+        happened = 0 if self._events is None else self._events.happened
         for line in filter(str.strip, lines):
             if len(self._waiting) < LINES_WAITING_MAX:
-                self._waiting.append(line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}…")
+                self._waiting.append((happened, line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}…"))
             else:
                 self._left_out += 1
 
-    def _show(self) -> None:
+    def show_due(self) -> None:
+        """What was printed before anything that is yet to be shown."""
+        if self._waiting:
+            with self._lock:
+                events = self._events
+                self._show(None if events is None or events.shown >= events.happened else events.shown)
+
+    def _show(self, until: int | None = None) -> None:
+        lines: list[str] = []
         with self._lock:
-            lines, left_out = [f"{_MARK}{line}" for line in self._waiting], self._left_out
-            self._waiting.clear()
-            self._left_out = 0
+            while self._waiting and (until is None or self._waiting[0][0] <= until):
+                lines.append(f"{_MARK}{self._waiting.popleft()[1]}")
+            left_out, self._left_out = (0, self._left_out) if self._waiting else (self._left_out, 0)
         if left_out:
             lines.append(f"{_MARK}({left_out} more lines were printed faster than they could be shown)")
         if lines and self._screen is not None:
