@@ -149,6 +149,34 @@ def test_a_tool_that_breaks_is_told_with_its_arguments_and_a_short_program() -> 
                 simulation.simulate(number, tools=[each])
 
 
+def test_what_fails_as_planned_is_not_written_to_the_terminal_of_whoever_tests_a_tool(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Property-testing one's own tools: a run that found nothing wrong wrote pages of tracebacks. Whose tool is at fault gets the one that matters."""
+
+    @tool
+    async def share(cents: int, people: int) -> int:
+        """Each one's share."""
+        return cents // (people or 1)
+
+    @tool
+    async def unfair(cents: int, people: int) -> int:
+        """Each one's share, if there is anybody."""
+        return cents // people
+
+    caplog.set_level(logging.WARNING, logger="trouper")
+    simulation.simulate(0, tools=[share])
+    assert "a bug in the tool" in caplog.text  # Whoever has set up a log has it all.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    before = list(logging.getLogger("trouper").handlers)
+    simulation.simulate(0, tools=[share])
+    with pytest.raises(simulation.SimulationFailed) as raised:
+        for number in range(20):
+            simulation.simulate(number, tools=[unfair])
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert capsys.readouterr().err == "" and logging.getLogger("trouper").handlers == before
+
+
 def test_a_refusal_out_of_a_tools_own_nursery_is_no_mistake() -> None:
     """L20: the nursery puts a group around it, and the model is told of it like of any other."""
 

@@ -139,7 +139,7 @@ def watched_tool(world: World, mine: Tool) -> Tool:
                     raise
                 # Also what would end a whole program: with us it ends the call, and is no less a mistake of the tool's.
                 if from_outside(error) is None:
-                    world.wrong(f"{shown} raised {error!r}")
+                    world.wrong(f"{shown} raised {error!r}", error)
                 raise
             return returned
 

@@ -26,11 +26,15 @@ class World:
     runtime: Runtime | None = None
     story: list[str] = attrs.Factory(list)
     problems: list[str] = attrs.Factory(list)
+    #: What the first of them was, if it was an exception.
+    error: BaseException | None = None
     #: Executions of tools that may run only once, by call.
     executions: Counter[str] = attrs.Factory(Counter)
 
     def tell(self, line: str) -> None:
         self.story.append(line)
 
-    def wrong(self, problem: str) -> None:
+    def wrong(self, problem: str, error: BaseException | None = None) -> None:
+        if not self.problems:
+            self.error = error
         self.problems.append(problem)
