@@ -65,6 +65,11 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str]] = {
     "a generator": (lambda r, s, t: r.trigger("t", Every(1), yielding), UsageError, "leave out its `yield`"),
     "no seconds": (lambda r, s, t: r.trigger("t", Every("1"), act), UsageError, "give seconds"),  # type: ignore[arg-type]
     "no path": (lambda r, s, t: r.trigger("t", OnChange(()), act), UsageError, "name a file"),
+    "no such path": (
+        lambda r, s, t: r.trigger("t", OnChange("no/such/inbox"), act),
+        UsageError,
+        "no 'no/such/inbox' to watch",
+    ),
     "no paths at all": (lambda r, s, t: r.trigger("t", OnChange(5), act), UsageError, "name files"),  # type: ignore[arg-type]
     "a path of bytes": (lambda r, s, t: r.trigger("t", OnChange((b"in",)), act), UsageError, "name files"),  # type: ignore[arg-type]
     "no cron": (lambda r, s, t: r.trigger("t", Cron("daily"), act), UsageError, "write minute"),

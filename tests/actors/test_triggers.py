@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,16 @@ async def test_changes_of_files_come_together(open_checked: Any, autojump_clock:
         (("added", "inbox/a"), ("added", "inbox/b")),
         (("deleted", "inbox/a"),),
     ]
+
+
+async def test_without_the_package_that_watches_files_the_remedy_is_told_at_once(
+    open_checked: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B25: whoever set the trigger was told nothing, and the log said no more than ConfigError."""
+    monkeypatch.setitem(sys.modules, "watchfiles", None)  # As if it were not installed.
+    async with open_checked(Scripted([])) as runtime:
+        with pytest.raises(ConfigError, match=r"pip install 'trouper\[watch\]'"):
+            runtime.trigger("files", OnChange("."), print)
 
 
 async def test_real_files_are_watched(tmp_path: Path) -> None:

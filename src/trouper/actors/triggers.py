@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import AsyncIterator, Callable
+from importlib.util import find_spec
 from inspect import isasyncgenfunction, isawaitable, isgeneratorfunction
 from typing import Any, TypeAlias
 
@@ -108,6 +109,8 @@ def check_trigger(when: object, act: object, now: float) -> None:
     if isasyncgenfunction(act) or isgeneratorfunction(act):
         raise ConfigError(f"a trigger calls {act!r}, a generator, of which nothing would run; leave out its `yield`")
     match when:
+        case OnChange(paths, None):
+            _check_watching(paths)
         case Every() | OnChange():
             pass
         case Cron(expression, zone):
@@ -118,6 +121,19 @@ def check_trigger(when: object, act: object, now: float) -> None:
         case _:
             raise ConfigError(
                 f"a trigger cannot fire by {when!r}; give Every(...), OnChange(...), Cron(...) or OneShot(...)"
+            )
+
+
+def _check_watching(paths: tuple[str, ...]) -> None:
+    """What the watcher would stumble over. The log, which has no text of an error, would not name it."""
+    if find_spec("watchfiles") is None:
+        raise ConfigError(
+            "the `watchfiles` package is not installed; `pip install 'trouper[watch]'` to trigger on file changes"
+        )
+    for path in paths:
+        if not os.path.exists(path):
+            raise ConfigError(
+                f"there is no {path!r} to watch; make it first, or watch the directory that it will be in"
             )
 
 
@@ -176,12 +192,8 @@ async def _on_time(when: Cron | OneShot, name: str, act: Act, now: Callable[[], 
 async def _on_change(when: OnChange, name: str, act: Act, now: Callable[[], float]) -> None:
     watch = when.watch
     if watch is None:
-        try:
-            from watchfiles import awatch
-        except ImportError:
-            raise ConfigError(
-                "the `watchfiles` package is not installed; `pip install 'trouper[watch]'` to trigger on file changes"
-            ) from None
+        from watchfiles import awatch
+
         # It looks up this often whether it is still wanted; its own default would hold up a shutdown for 5 s.
         watch = functools.partial(awatch, rust_timeout=_WATCH_FOR_MS)
     async for changes in watch(*when.paths):
