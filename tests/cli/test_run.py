@@ -8,6 +8,7 @@ import pty
 import shutil
 import subprocess
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import trio
 from terminal_driver import COMMAND, run
 
 from trouper import Scripted, open_runtime, tool
-from trouper.cli.run import is_quiet, is_resting
+from trouper.cli.run import is_quiet, is_resting, tell_inside
+from trouper.cli.terminal import Terminal
 from trouper.core.commands import Interrupt, OpenSession, Submit
 from trouper.core.decisions import step
 from trouper.core.outstanding import outstanding
 from trouper.core.session import State
 from trouper.core.settings import TurnOptions
-from trouper.events import ApprovalRequested, StepStarted
+from trouper.events import ApprovalRequested, StepStarted, TaskFailed
 from trouper.models import call, reply, stall
 from trouper.replay import open_journal
 from trouper.testing.invariants import check_invariants
@@ -47,6 +49,16 @@ def greet() -> str:
     "Greet somebody."
     print("called")
     return "hello"
+"""
+
+
+FAILING = """
+from trouper import tool
+
+@tool
+async def price(item: str) -> float:
+    "What an item costs."
+    return {"tea": 3.5}[item]
 """
 
 
@@ -219,3 +231,19 @@ def test_a_tool_can_be_looked_into_with_the_debugger(tmp_path: Path) -> None:
     done = run(*asked, input="p f'n is {n}'\nc\n", PYTHONBREAKPOINT="")
     assert done.returncode == 0 and done.stdout.endswith("halve says: 4\n")
     assert "'n is 8'" in done.stderr
+
+
+def test_what_went_wrong_inside_a_tool_is_said_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """L20, command line: the model is told a fixed sentence, and whoever wrote the tool was told no more."""
+    (tmp_path / "failing.py").write_text(FAILING)
+    there = ["--root", str(tmp_path / "state"), "--tools", str(tmp_path / "failing.py")]
+    told = (
+        "failed inside: KeyError: 'milk' (`trouper journal show` has the record, and with --record SEQ the traceback)\n"
+    )
+    done = run("run", *there, "run price item=milk")
+    assert done.returncode == 0 and done.stderr == f"trouper: call call_1_1_0 {told}"
+    for ended in (TaskFailed("task_1", 1, 0.0, internal="KeyError: 'milk'"), TaskFailed("task_2", 1, 0.0)):
+        tell_inside(Terminal(StringIO()), ended)  # With --wait, also of what has failed in the background.
+    assert capsys.readouterr().err == f"trouper: task task_1 {told}"
+    done = run("run", *there, "--json", "run price item=milk")
+    assert done.stderr == "" and "KeyError: 'milk'" in done.stdout  # There it is a field of its event.

@@ -18,7 +18,7 @@ from trouper._errors import CommandRejected, UsageError
 from trouper.attached import along_with
 from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of, text
 from trouper.cli.configuration import read_configuration
-from trouper.cli.describe import quoted
+from trouper.cli.describe import quoted, went_wrong
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
 from trouper.cli.hosting import ended_by_signals, hosting, session_of
 from trouper.cli.terminal import Terminal, clean, clean_line, plural
@@ -26,6 +26,7 @@ from trouper.core.events import ApprovalRequested, CallEnded, ModelReplied
 from trouper.core.live import CaughtUp, LiveEvent, QuestionAsked, TextDelta
 from trouper.core.messages import Media
 from trouper.core.session import Phase, State, evolve
+from trouper.core.task_events import TaskEnded
 from trouper.session import Session
 from trouper.turn import TurnResult
 
@@ -133,6 +134,7 @@ async def _turn(
                 out.json({"session": session.id, **as_json(event)})
                 continue
             spoken = _tell(out, event, spoken)
+            tell_inside(out, event)
             if isinstance(event, ApprovalRequested):
                 out.stream.flush()
                 _tell_waiting(session.id, [event.call])
@@ -172,6 +174,16 @@ def _tell(out: Terminal, event: Any, spoken: str) -> str:
     return spoken
 
 
+def tell_inside(out: Terminal, event: Any) -> None:
+    """The model is told nothing of it; whoever has written the tool wants to know."""
+    if isinstance(event, CallEnded | TaskEnded) and (mistake := went_wrong(event.internal)):
+        out.stream.flush()
+        failed = f"call {event.call}" if isinstance(event, CallEnded) else f"task {event.task_id}"
+        say(
+            f"{failed} failed inside: {mistake} (`trouper journal show` has the record, and with --record SEQ the traceback)"
+        )
+
+
 async def _wait_background(session: Session, options: argparse.Namespace, out: Terminal) -> None:
     """Until no task is left, every notification was told, and nothing is running."""
     with session.watch(attended=options.ask) as events:
@@ -192,6 +204,8 @@ async def _wait_background(session: Session, options: argparse.Namespace, out: T
             elif isinstance(event, ModelReplied) and event.message.text.strip():
                 out.line(clean(event.message.text))
                 out.stream.flush()
+            else:
+                tell_inside(out, event)
             if is_quiet(state) and is_quiet(session.state):
                 return
 
