@@ -84,6 +84,19 @@ def test_ctrl_c_interrupts_the_turn_and_twice_quits(place: Path) -> None:
     assert not check_invariants(place / "state", complete=True)
 
 
+def test_a_ctrl_c_for_the_next_line_is_no_second_one(place: Path) -> None:
+    """L15, command line: soon after the first it ended the chat, and what was typed from then on went to the shell."""
+    with chat(place) as terminal:
+        terminal.wait_for("/help for help")
+        for number in (1, 2, 3):
+            terminal.line(f" run ponder {number}")
+            terminal.wait_for("● Ponder", behind=f"run ponder {number}")
+            terminal.type("\x03")
+            terminal.wait_for("(interrupted)", behind=f"run ponder {number}")
+        terminal.ask("are you there?", "You said: are you there?")
+        terminal.quit()
+
+
 def test_a_second_ctrl_c_quits_while_a_tool_does_not_stop_for_the_first(place: Path) -> None:
     """L21: a tool's clean-up may take its time; whoever presses Ctrl-C twice has the terminal back meanwhile."""
     with chat(place) as terminal:

@@ -212,6 +212,9 @@ class Chat:
         async with into, aclosing(lines) as typed:  # type: ignore[type-var]
             async for line in typed:
                 if line.strip():
+                    self._interrupted_at = (
+                        -TWICE_S
+                    )  # Whoever goes on has not left: the next Ctrl-C is for what this line begins.
                     self._show_line(line)
                     await into.send((line, self._watch.seen()))
 
