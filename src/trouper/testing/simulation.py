@@ -34,7 +34,7 @@ from trouper._errors import ToolDefinitionError, UsageError
 from trouper.actors.environment import Environment
 from trouper.core import history
 from trouper.core.session import Event
-from trouper.core.settings import Budget, Compaction, Deadlines, Limits
+from trouper.core.settings import Compaction, Deadlines, Limits
 from trouper.journal import open_reader
 from trouper.journal.format import is_gap
 from trouper.runtime import Runtime, open_runtime
@@ -47,7 +47,7 @@ from trouper.testing.invariants import Violation, check_invariants
 from trouper.testing.schedule import run_simulated
 from trouper.testing.simulated_tools import own_tools, watched_tool
 from trouper.testing.sources import START_MS, VirtualWall, seeded
-from trouper.testing.users import client, use
+from trouper.testing.users import FREE, client, use
 from trouper.testing.world import World
 from trouper.tools.contract import Tool
 from trouper.tools.registry import Registry, ToolSource
@@ -239,7 +239,7 @@ async def _process(world: World, environment: Environment, epoch: int, faults: b
             model=model,
             tools=tools,
             limits=_limits(resident_sessions),
-            budget=Budget(inline_s=0.3),
+            budget=FREE,
             environment=environment,
             disk=world.disk,
         ) as runtime:
@@ -272,7 +272,7 @@ async def _come_to_rest(world: World, runtime: Runtime) -> None:
     for info in runtime.sessions():
         if info.phase == "closed":
             continue
-        session = await runtime.session(info.id)
+        session = await runtime.session(info.id, budget=FREE)
         await trio.sleep(100.0)
         for schedule in session.schedules():
             await session.cancel_schedule(schedule.id)

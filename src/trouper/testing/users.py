@@ -71,7 +71,7 @@ async def _answer(
 
 async def use(world: World, runtime: Runtime, name: str, draw: random.Random, faults: bool, lets_go: bool) -> None:
     """Somebody who talks, interrupts, steers, leaves in mid-turn and comes back; who `lets_go` asks for the session each time, and it may have been put to rest."""
-    budget = draw.choice((None, None, _TIGHT)) if faults else None
+    budget = draw.choice((None, None, TIGHT)) if faults else FREE
     held: Session | None = await runtime.session(name, system=draw.choice((None, "be brief", "be kind")), budget=budget)
     if lets_go:
         held = None
@@ -104,8 +104,9 @@ async def use(world: World, runtime: Runtime, name: str, draw: random.Random, fa
         await trio.sleep(draw.choice((0.0, 0.1, 2.0)))
 
 
-#: Some users have little to spend, of one thing or another; with faults off nobody is held by it.
-_TIGHT = Budget(inline_s=0.3, tokens=20_000, steps=12, tool_calls=12, wall_s=15.0)
+#: Some users have little to spend, of one thing or another, also in the processes that follow; with faults off nobody is held by it.
+FREE = Budget(inline_s=0.3)
+TIGHT = Budget(inline_s=0.3, tokens=20_000, steps=12, tool_calls=12, wall_s=15.0)
 _SCHEMA: Mapping[str, Json] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
