@@ -125,10 +125,10 @@ class RuntimeGround:
         #: Sessions of which this process has appended records, or may have: the roster's own no longer suffice.
         self._loaded: set[str] = set()
 
-    # -- the journal
-
     def allowed(self, budget: Budget) -> Budget:
         return changed(budget, tool_calls=0) if self._budget.tool_calls == 0 else budget
+
+    # -- the journal
 
     async def load(self, session: str) -> tuple[State, int]:
         if session not in self._loaded:

@@ -115,9 +115,8 @@ class Chat:
         # Before the first word: whoever sees it may press Ctrl-C.
         with ExitStack() as heeding:
             pressed = None
-            if (
-                steer or signal.SIGINT in ending_signals()
-            ):  # Off a terminal, it is not for those who were started to ignore it.
+            # Off a terminal, it is not for those who were started to ignore it.
+            if steer or signal.SIGINT in ending_signals():
                 pressed = heeding.enter_context(trio.open_signal_receiver(signal.SIGINT))
             heeding.enter_context(ended_if_unheard(ending_signals(), lambda: self._end_unheard(keys)))
             self._greet()
@@ -212,9 +211,8 @@ class Chat:
         async with into, aclosing(lines) as typed:  # type: ignore[type-var]
             async for line in typed:
                 if line.strip():
-                    self._interrupted_at = (
-                        -TWICE_S
-                    )  # Whoever goes on has not left: the next Ctrl-C is for what this line begins.
+                    # Whoever goes on has not left: the next Ctrl-C is for what this line begins.
+                    self._interrupted_at = -TWICE_S
                     self._show_line(line)
                     await into.send((line, self._watch.seen()))
 
