@@ -31,20 +31,21 @@ def class_writer(cls: type, converter: Converter, *, tag: str = "", repeated: Co
     lines: list[str] = []
     for field in attrs.fields(cls):
         name, default = field.name, field.default
+        read = f"value.{name}"
         if name in repeated:
-            lines.append(f"    x = value.{name}")
-            lines.append(f"    if x is not other.{name} and not same(x, other.{name}):")
+            lines.append(f"    if {read} is not other.{name} and not same({read}, other.{name}):")
         elif default is attrs.NOTHING:
             # Fields without a default come first, in a class and in what is written of it.
             if not lines:
-                always.append(f"'{name}': {_writing(f'value.{name}', hints[name], name, names, converter)}")
+                always.append(f"'{name}': {_writing(read, hints[name], name, names, converter)}")
                 continue
-            lines.append(f"    x = value.{name}")
             lines.append("    if True:")
+        elif default is None:
+            lines.append(f"    if {read} is not None:")
         else:
             names[f"default_{name}"] = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
-            lines.append(f"    x = value.{name}")
-            lines.append(f"    if x is not default_{name} and x != default_{name}:")
+            lines.append(f"    if {read} is not default_{name} and {read} != default_{name}:")
+        lines.append(f"        x = {read}")
         lines.append(f"        written['{name}'] = {_writing('x', hints[name], name, names, converter)}")
     if tag:
         lines.append(f"    written['{tag}'] = {cls.__name__!r}")
