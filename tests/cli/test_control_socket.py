@@ -85,8 +85,8 @@ def test_an_interrupt_says_whether_anything_ran(trouper, owner: tuple[AtTerminal
     terminal.wait_for('? sell {"what":"cow"}: /approve')
     shutil.copytree(root, tmp_path / "left", ignore=shutil.ignore_patterns(NAME))
     assert trouper(*interrupt, root).out == "interrupted: main\n"
-    # So is a turn that a dead process left open: it ends as the root is opened.
-    assert trouper(*interrupt, tmp_path / "left").out == "interrupted: main\n"
+    # So is a turn that a dead process left open: it ends as the root is opened, and so does the task.
+    assert trouper(*interrupt, tmp_path / "left").out.startswith("interrupted: main\n  interrupted: task_")
     assert trouper(*interrupt, tmp_path / "left").out == "nothing ran: main\n"
 
 

@@ -175,3 +175,25 @@ async def test_a_damaged_session_is_named_and_hides_no_other(trouper: Callable[.
         assert listed.code == 0 and "'torn' has lost its events" in listed.err
     assert "'torn' has lost its events" in trouper("doctor", "--root", new).out
     assert trouper("sessions", "show", "torn", "--root", new).code == 65
+
+
+async def _left_running(root: Path) -> str:
+    async with open_runtime(
+        root, model=Scripted([reply(call("endless")), reply("It goes on.")]), tools=[endless]
+    ) as runtime:
+        session = await runtime.session("main")
+        await session.ask("go")
+        (task,) = session.tasks()
+    return task.id
+
+
+def test_an_interrupt_says_which_runs_ended_by_it(trouper: Callable[..., Any], tmp_path: Path) -> None:
+    """B10: `trouper run` names it as a way to end what waits for its tool. It said that nothing ran, and the run had ended for good."""
+    root, copied = tmp_path / "root", tmp_path / "copied"
+    task = trio.run(_left_running, root)
+    shutil.copytree(root, copied)
+    interrupt = ("sessions", "interrupt", "main", "--root")
+    assert trouper(*interrupt, root).out == f"interrupted: main\n  interrupted: {task}\n"
+    assert trouper(*interrupt, root).out == "nothing ran: main\n"
+    told = json.loads(trouper(*interrupt, copied, "--json").out)
+    assert told["found"] is True and told["ended"] == [{"task": task, "state": "interrupted"}]

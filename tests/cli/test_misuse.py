@@ -451,7 +451,7 @@ def test_an_interrupt_of_a_session_that_does_nothing_says_so(trouper, root: Path
     done = trouper("sessions", "interrupt", "main", "--root", root)
     assert (done.code, done.out) == (0, "nothing ran: main\n")
     told = trouper("sessions", "interrupt", "main", "--json", "--root", root)
-    assert json.loads(told.out) == {"ok": True, "session": "main", "found": False}
+    assert json.loads(told.out) == {"ok": True, "session": "main", "found": False, "ended": []}
 
 
 def test_a_closed_session_is_nothing_to_chat_with(trouper, root: Path) -> None:

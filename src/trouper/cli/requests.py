@@ -54,7 +54,7 @@ async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
         case "deny":
             await (await _session(runtime, request)).deny(_text(request, "id"), _text(request, "reason", ""))
         case "interrupt":
-            return {"found": await _interrupt(runtime, request)}
+            return await _interrupt(runtime, request)
         case "send":
             await (await _session(runtime, request)).send(_text(request, "text"))
         case "close":
@@ -89,14 +89,17 @@ def _known(runtime: Runtime, request: Mapping[str, Any]) -> SessionInfo:
     raise UsageError(f"there is no session {name!r}; `trouper sessions` lists them", session=name)
 
 
-async def _interrupt(runtime: Runtime, request: Mapping[str, Any]) -> bool:
-    """Whether there was anything to interrupt. What a dead process left open may end as its session is opened."""
+async def _interrupt(runtime: Runtime, request: Mapping[str, Any]) -> dict[str, Json]:
+    """Whether there was anything to interrupt, and the runs that ended by it. What a dead process left open may end as its session is opened."""
     known = _known(runtime, request)
     left_open = not known.open and known.phase != Phase.IDLE.value
+    left = () if known.open else [id for _, state in runtime._states(known.id) for id in state.tasks.live]
     session = await runtime.session(known.id)
     begun = await session._begin_interrupt(_text(request, "reason", ""))
     await session._wait_stopped(begun)
-    return left_open or bool(begun.events)
+    tasks = (session.state.tasks.get(id) for id in left)
+    ended = [{"task": task.id, "state": task.state.value} for task in tasks if task is not None and task.ended]
+    return {"found": left_open or bool(begun.events) or bool(ended), "ended": ended}
 
 
 async def _acknowledge(runtime: Runtime, session: Session, id: str) -> None:

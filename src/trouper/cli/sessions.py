@@ -149,7 +149,12 @@ def _change(options: argparse.Namespace) -> int:
     answer = change(root_of(options), request, options.tools)
     if options.do == "close":
         return _done(options, "closed", {})
-    return _done(options, "interrupted" if answer.get("found", True) else "nothing ran", answer)
+    _done(options, "interrupted" if answer.get("found", True) else "nothing ran", answer)
+    ended = answer.get("ended")
+    if not options.json and isinstance(ended, list):
+        for each in ended:
+            Terminal().line(f"  {clean_line(str(each['state']))}: {clean_line(str(each['task']))}")
+    return 0
 
 
 def _done(options: argparse.Namespace, what: str, more: dict[str, object]) -> int:
