@@ -278,6 +278,18 @@ def test_a_missing_key_is_one_line_and_78(trouper, tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("name", ["bad/name", "", ".."])
+@pytest.mark.parametrize("command", [("run", "hello"), ("chat",)], ids=" ".join)
+def test_a_session_that_cannot_be_named_so_is_one_line_and_2_and_nothing_is_made(
+    trouper, tmp_path: Path, command: tuple[str, ...], name: str
+) -> None:
+    """Command line: it left a root behind without a session, also in the place of the default profile."""
+    done = trouper(*command, "--session", name, "--root", tmp_path / "new")
+    assert done.code == 2 and f"session {name!r} is not a valid name" in done.err
+    one_line(done.err)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_bug_is_one_line_that_says_so(trouper, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trouper.cli import sessions
 

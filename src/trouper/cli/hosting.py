@@ -26,6 +26,7 @@ from trouper.cli.owner import is_served, owner_of
 from trouper.cli.printed import Printed, printed_aside
 from trouper.cli.requests import answered
 from trouper.cli.unheard import HELD_UP, ended_if_unheard
+from trouper.core.ids import check_name
 from trouper.core.messages import Json
 from trouper.host import NAMED_MAX
 from trouper.journal import JournalLocked, open_reader
@@ -58,7 +59,10 @@ class Hosted:
 @asynccontextmanager
 async def hosting(root: Path, options: argparse.Namespace, *, delay_s: float = 0.0) -> AsyncIterator[Hosted]:
     """The root's runtime with its control socket."""
-    check_place(root)  # First: where it is refused nothing is made.
+    # First: where something is refused nothing is made.
+    if options.session is not None:
+        check_name(options.session, "session")
+    check_place(root)
     configuration = read_configuration(root)
     model = configuration.model_made(options.model, delay_s=delay_s)
     with printed_aside() as printed:
