@@ -326,6 +326,17 @@ async def test_of_several_calls_that_wait_the_user_says_which_one_runs(tmp_path:
     assert "! number 2 waits no longer; there is 1" in said
 
 
+@pytest.mark.parametrize(
+    "line, outcome", [("/approve 1", Outcome.OK), ("/approve 1 always", Outcome.OK), ("/deny 1", Outcome.DENIED)]
+)
+async def test_the_only_call_that_waits_may_be_called_1(tmp_path: Path, line: str, outcome: Outcome) -> None:
+    """T4, command line: as /help says it. /approve 1 was refused, and the model was told that a call was denied for the reason "1"."""
+    model = Scripted([reply(call("run_it", argv=["one"])), reply("Done.")])
+    await _answered(tmp_path, model, [run_it], ("/approve call_1_1_0", line), ("Done.", "/quit"))
+    (answer,) = model.requests[-1].messages[-1].parts
+    assert isinstance(answer, ToolAnswer) and answer.outcome is outcome and "1" not in str(answer.content)
+
+
 @pytest.mark.parametrize("rest", ["1 awlays", "1 not yet", "call_1_1_0 call_1_2_0", "1 3"])
 async def test_an_approve_with_a_word_that_is_no_call_approves_nothing(tmp_path: Path, rest: str) -> None:
     """T4: the line was refused, and the call that it named first ran nevertheless."""

@@ -66,3 +66,16 @@ def test_what_has_come_up_and_was_not_shown_is_not_meant() -> None:
     assert numbers.shown(["a", "b"]) == ["a"]
     assert numbers.to_show(["b"], ["a", "b"]) == [("b", 2)]
     assert numbers.to_show(["gone"], ["a", "b"]) == []
+
+
+def test_what_waits_alone_may_be_called_the_first_where_nothing_else_can_be_meant() -> None:
+    """Command line: /help says /approve [N], and what waits alone was shown without one."""
+    numbers = Numbers()
+    numbers.to_show(["a"], ["a"])
+    assert numbers.called("1", ["a"]) == "a"
+    assert [numbers.called(word, ["a"]) for word in ("2", "01", "pear", "")] == [None] * 4
+    assert numbers.called("1", ["not shown"]) is None
+    numbers.to_show(["b"], ["a", "b"])
+    assert (numbers.called("1", ["a", "b"]), numbers.called("2", ["a", "b"])) == ("a", "b")
+    with pytest.raises(UsageError, match="number 1 waits no longer; there is 2"):
+        numbers.called("1", ["b"])

@@ -118,7 +118,7 @@ async def _approve(chat: Chat, rest: str) -> None:
     words = rest.split()
     always = "always" in words
     waiting = _waiting_approvals(chat)
-    named = {chat.approvals.chosen(word, waiting)[0] or word: word for word in words if word != "always"}
+    named = {chat.approvals.called(word, waiting) or word: word for word in words if word != "always"}
     # All of them are looked at before any is approved: a line that is refused has done nothing.
     for call, word in named.items():
         if call not in chat.session.approvals:
@@ -131,7 +131,9 @@ async def _approve(chat: Chat, rest: str) -> None:
 async def _deny(chat: Chat, rest: str) -> None:
     waiting = _waiting_approvals(chat)
     call, reason = chat.approvals.chosen(rest, waiting)
-    if call is None:
+    if call is None and (call := chat.approvals.called(rest, waiting)):
+        reason = ""
+    elif call is None:
         first, _, others = rest.partition(" ")
         # An id is one also when its call waits no longer: the others are not meant.
         call, reason = (first, others) if _CALL.fullmatch(first) else (None, rest)

@@ -53,3 +53,9 @@ class Numbers:
         if int(word) not in numbered:
             raise UsageError(f"number {word} waits no longer; there is {', '.join(map(str, numbered)) or 'none'}")
         return numbered[int(word)], "".join(rest)
+
+    def called(self, word: str, waiting: Collection[str]) -> str | None:
+        """What a word is about that stands for one thing, and for nothing else: also what waits alone, and was shown without a number, may be called 1."""
+        if word == "1" and not self._last:
+            return next(iter(self.shown(waiting)), None)
+        return self.chosen(word, waiting)[0]
