@@ -99,6 +99,10 @@ class Turn:
         assert self.result is not None
         return self.result
 
+    def _behind(self) -> list[Event | LiveEvent]:
+        """What has happened in its session behind its end, by the time that was read: whoever follows the session further from here on has not missed it."""
+        return self._feed.unread()
+
     def _finish(self) -> None:
         last = self._session._state.last
         if last is None or last.number != self.number:

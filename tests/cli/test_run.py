@@ -7,6 +7,7 @@ import os
 import pty
 import shutil
 import subprocess
+from argparse import Namespace
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -17,7 +18,7 @@ import trio
 from terminal_driver import COMMAND, run
 
 from trouper import Scripted, open_runtime, tool
-from trouper.cli.run import is_quiet, is_resting, tell_inside
+from trouper.cli.run import _followed, _wait_background, is_quiet, is_resting, tell_inside
 from trouper.cli.terminal import Terminal
 from trouper.core.commands import Interrupt, OpenSession, Submit
 from trouper.core.decisions import step
@@ -247,3 +248,31 @@ def test_what_went_wrong_inside_a_tool_is_said_on_stderr(tmp_path: Path, capsys:
     assert capsys.readouterr().err == f"trouper: task task_1 {told}"
     done = run("run", *there, "--json", "run price item=milk")
     assert done.stderr == "" and "KeyError: 'milk'" in done.stdout  # There it is a field of its event.
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_with_wait_what_happens_while_the_turns_end_is_told_is_told_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    """L20, command line: a task that failed just then was in the journal, and nowhere on stderr."""
+
+    @tool(background=True, budget_s=0.0)
+    async def burn() -> None:
+        """Burn a disc."""
+        while session.state.turn is not None:
+            await trio.lowlevel.checkpoint()
+        raise KeyError("no disc")
+
+    options, stream = Namespace(json=as_json, ask=False), StringIO()
+    async with open_runtime(
+        tmp_path, model=Scripted([reply(call("burn")), reply("It burns.")], exhausted="repeat"), tools=[burn]
+    ) as runtime:
+        session = await runtime.session("main")
+        async with session.turn("go") as turn:
+            with trio.fail_after(30):
+                while session.state.turn is not None or session.state.tasks.live:
+                    await trio.lowlevel.checkpoint()  # The reader sleeps.
+            behind = await _followed(session, turn, options, Terminal(stream))
+        await _wait_background(session, behind, options, Terminal(stream))
+    told = stream.getvalue() if as_json else capsys.readouterr().err
+    assert told.count("KeyError: 'no disc'") == 1

@@ -88,6 +88,12 @@ class Feed:
     async def __anext__(self) -> Any:
         return await self.receive()
 
+    def unread(self) -> list[Any]:
+        """All that waits to be read, oldest first; whoever takes it has read it."""
+        left = [*reversed(self.batch), *self._queue]
+        self.batch, self._queue = [], []
+        return left
+
     @property
     def waiting(self) -> int:
         return len(self._queue) + len(self.batch)

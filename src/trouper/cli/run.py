@@ -25,14 +25,16 @@ from trouper.cli.terminal import Terminal, clean, clean_line, plural
 from trouper.core.events import ApprovalRequested, CallEnded, ModelReplied
 from trouper.core.live import CaughtUp, LiveEvent, QuestionAsked, TextDelta
 from trouper.core.messages import Media
-from trouper.core.session import Phase, State, evolve
+from trouper.core.session import Event, Phase, State, evolve
 from trouper.core.task_events import TaskEnded
 from trouper.session import Session
-from trouper.turn import TurnResult
+from trouper.turn import Turn, TurnResult
 
 #: Read of a prompt at most: stdin may be a pipe that never ends.
 STDIN_BYTES_MAX = 64 * 1024 * 1024
 _SHORT = frozenset({"budget", "max_steps", "max_tokens"})
+
+Behind = Sequence[Event | LiveEvent]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,9 +75,9 @@ async def _run(options: argparse.Namespace, prompt: str) -> int:
         async with hosting(root, options) as hosted:
             session = await session_of(hosted, options.session, options.system)
             await _wait_resumed(session, options)
-            result = await _turn(session, prompt, attached, options, out)
+            result, behind = await _turn(session, prompt, attached, options, out)
             if options.wait:
-                await _wait_background(session, options, out)
+                await _wait_background(session, behind, options, out)
             elif left := len(session.state.tasks.live):
                 say(
                     f"{plural(left, 'background task')} of session {session.id} cannot go on without this process: the next one takes up "
@@ -123,34 +125,39 @@ def _tell_waiting(session: str, calls: Iterable[str]) -> None:
 
 async def _turn(
     session: Session, prompt: str, attached: Sequence[Media], options: argparse.Namespace, out: Terminal
-) -> TurnResult:
-    spoken = ""
+) -> tuple[TurnResult, Behind]:
     async with session.turn(prompt, attachments=attached, attended=options.ask) as turn:
-        async for event in turn:
-            if isinstance(event, QuestionAsked | CaughtUp):
-                out.stream.flush()
-                await _decline_questions(session)
-            if options.json:
-                out.json({"session": session.id, **as_json(event)})
-                continue
-            spoken = _tell(out, event, spoken)
-            tell_inside(out, event)
-            if isinstance(event, ApprovalRequested):
-                out.stream.flush()
-                _tell_waiting(session.id, [event.call])
+        behind = await _followed(session, turn, options, out)
     result = turn.result
     assert result is not None
     if options.json:
         out.json({"type": "result", "session": session.id, **result_json(result)})
-    else:
-        if spoken and not spoken.endswith("\n"):
-            out.line()
-        if result.error is not None:
-            say(f"the turn failed ({result.error.kind}): {result.error.message}")
-        elif code_of(result):
-            say(f"the turn ended early: {result.stop_reason}{f' ({result.detail})' if result.detail else ''}")
+    elif result.error is not None:
+        say(f"the turn failed ({result.error.kind}): {result.error.message}")
+    elif code_of(result):
+        say(f"the turn ended early: {result.stop_reason}{f' ({result.detail})' if result.detail else ''}")
     out.stream.flush()
-    return result
+    return result, behind
+
+
+async def _followed(session: Session, turn: Turn, options: argparse.Namespace, out: Terminal) -> Behind:
+    """Tell a turn to its end, and give back what has happened behind it meanwhile."""
+    spoken = ""
+    async for event in turn:
+        if isinstance(event, QuestionAsked | CaughtUp):
+            out.stream.flush()
+            await _decline_questions(session)
+        if options.json:
+            out.json({"session": session.id, **as_json(event)})
+            continue
+        spoken = _tell(out, event, spoken)
+        tell_inside(out, event)
+        if isinstance(event, ApprovalRequested):
+            out.stream.flush()
+            _tell_waiting(session.id, [event.call])
+    if spoken and not spoken.endswith("\n"):
+        out.line()
+    return turn._behind()
 
 
 def _tell(out: Terminal, event: Any, spoken: str) -> str:
@@ -184,11 +191,13 @@ def tell_inside(out: Terminal, event: Any) -> None:
         )
 
 
-async def _wait_background(session: Session, options: argparse.Namespace, out: Terminal) -> None:
-    """Until no task is left, every notification was told, and nothing is running."""
+async def _wait_background(session: Session, behind: Behind, options: argparse.Namespace, out: Terminal) -> None:
+    """Until no task is left, every notification was told, and nothing is running. `behind`: what had happened behind the turn before anybody watched."""
     with session.watch(attended=options.ask) as events:
         # What was shown so far, folded: the session itself may be ahead.
         state = session.state
+        for event in behind:
+            _tell_background(session, event, options, out)
         if is_quiet(state):
             return
         await _decline_questions(session, of_tasks=True)
@@ -199,15 +208,19 @@ async def _wait_background(session: Session, options: argparse.Namespace, out: T
                 state = session.state
             elif not isinstance(event, LiveEvent):
                 state = evolve(state, event)
-            if options.json:
-                out.json({"session": session.id, **as_json(event)})
-            elif isinstance(event, ModelReplied) and event.message.text.strip():
-                out.line(clean(event.message.text))
-                out.stream.flush()
-            else:
-                tell_inside(out, event)
+            _tell_background(session, event, options, out)
             if is_quiet(state) and is_quiet(session.state):
                 return
+
+
+def _tell_background(session: Session, event: Event | LiveEvent, options: argparse.Namespace, out: Terminal) -> None:
+    if options.json:
+        out.json({"session": session.id, **as_json(event)})
+    elif isinstance(event, ModelReplied) and event.message.text.strip():
+        out.line(clean(event.message.text))
+        out.stream.flush()
+    else:
+        tell_inside(out, event)
 
 
 def is_quiet(state: State) -> bool:
