@@ -176,10 +176,10 @@ def test_an_approval_that_nobody_could_act_on_is_refused_without_denying_that_a_
     (left / "trouper.toml").write_text('[limits]\non_restart = "resume"\n')
     shown = trouper("approvals", "--root", left).out.splitlines()
     assert "call_1_1_0" in shown[1] and shown[2:] == [
-        "no process has the root open; start `trouper chat`, and answer then"
+        f"no process has the root open; start `trouper chat --root {left}`, and answer then"
     ]
     refused = trouper("approvals", "approve", "call_1_1_0", "--root", left)
-    assert refused.code == 2 and "start `trouper chat`" in refused.err
+    assert refused.code == 2 and f"start `trouper chat --root {left}`" in refused.err
     with AtTerminal("chat", "--root", str(left), "--tools", TOOLS, "--session", "b") as terminal:
         terminal.wait_for('? sell {"what":"a"}: /approve')
         assert json.loads(trouper("approvals", "--json", "--root", left).out)["state"] == "waiting"
@@ -335,7 +335,7 @@ def test_what_an_owner_may_have_done_before_it_ended_is_for_the_user_to_look_at(
     """J9: exit code 75, and nothing is done twice."""
     with ending(root, reads=True, says=says):
         done = trouper(*SCHEDULE, "--root", root)
-    assert done.code == 75 and "may be done or not: look with `trouper schedules`" in done.err, done
+    assert done.code == 75 and f"may be done or not: look with `trouper schedules --root {root}`" in done.err, done
     assert trouper("schedules", "--json", "--root", root).out == ""
 
 

@@ -238,14 +238,12 @@ def test_what_went_wrong_inside_a_tool_is_said_on_stderr(tmp_path: Path, capsys:
     """L20, command line: the model is told a fixed sentence, and whoever wrote the tool was told no more."""
     (tmp_path / "failing.py").write_text(FAILING)
     there = ["--root", str(tmp_path / "state"), "--tools", str(tmp_path / "failing.py")]
-    told = (
-        "failed inside: KeyError: 'milk' (`trouper journal show` has the record, and with --record SEQ the traceback)\n"
-    )
+    told = "failed inside: KeyError: 'milk' (`trouper journal show{}` has the record, and with --record SEQ the traceback)\n"
     done = run("run", *there, "run price item=milk")
-    assert done.returncode == 0 and done.stderr == f"trouper: call call_1_1_0 {told}"
+    assert done.returncode == 0 and done.stderr == f"trouper: call call_1_1_0 {told.format(f' --root {there[1]}')}"
     for ended in (TaskFailed("task_1", 1, 0.0, internal="KeyError: 'milk'"), TaskFailed("task_2", 1, 0.0)):
         tell_inside(Terminal(StringIO()), ended)  # With --wait, also of what has failed in the background.
-    assert capsys.readouterr().err == f"trouper: task task_1 {told}"
+    assert capsys.readouterr().err == f"trouper: task task_1 {told.format('')}"
     done = run("run", *there, "--json", "run price item=milk")
     assert done.stderr == "" and "KeyError: 'milk'" in done.stdout  # There it is a field of its event.
 

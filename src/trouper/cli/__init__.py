@@ -2,7 +2,7 @@
 
 endings.py     exit codes; what an error says and how it ends the program
 streams.py     stdin, stdout and stderr, read and written to the end
-arguments.py   argparse with one-line errors; --root, --profile
+arguments.py   argparse with one-line errors; --root, --profile, and commands to type that name them
 loading.py, changing.py    modules, when they are needed; those that a change takes
 terminal.py    what goes to a terminal or a pipe: cleaned, coloured only where somebody looks
 stdin_lines.py  lines of standard input, without a thread
@@ -41,10 +41,13 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Never raises for a user's mistake."""
     try:
+        from contextvars import copy_context
+
         from trouper.cli.endings import ended
 
         arguments = list(sys.argv[1:] if argv is None else argv)
-        return ended(lambda: _dispatch(arguments))
+        # What a command notes for itself (`arguments.to_type`) ends with it.
+        return ended(lambda: copy_context().run(_dispatch, arguments))
     except KeyboardInterrupt:
         # Pressed before `ended` was there to say so, or while it did. Up to here nothing is imported that takes time.
         return 130

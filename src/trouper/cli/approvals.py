@@ -13,7 +13,7 @@ from pathlib import Path
 from attrs import frozen
 
 from trouper._errors import ConfigError, UsageError
-from trouper.cli.arguments import Parser, carry_out, finish, root_of, text
+from trouper.cli.arguments import Parser, carry_out, finish, root_of, text, to_type
 from trouper.cli.changing import change
 from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean_line, in_full, when
@@ -125,7 +125,7 @@ def _ls(options: argparse.Namespace) -> int:
     ]
     out.table(("CALL", "SESSION", "LAPSES", "TOOL", "ARGUMENTS"), rows, cut=False)
     if any(each.outlook is Outlook.RESUMED for each in found):
-        out.line("no process has the root open; start `trouper chat`, and answer then")
+        out.line(f"no process has the root open; start {to_type('chat')}, and answer then")
     for each in found:
         if each.outlook is Outlook.LOST:
             request = each.call.request
@@ -153,7 +153,7 @@ def _answer(options: argparse.Namespace, request: dict[str, object], done: str) 
     with open_view(root) as view:
         found = [each for each in waiting(view, options.session) if each.call.id == options.call]
     if not found:
-        raise UsageError(f"no call {options.call!r} waits for an approval; `trouper approvals` lists those that do")
+        raise UsageError(f"no call {options.call!r} waits for an approval; {to_type('approvals')} lists those that do")
     if len(found) > 1:
         sessions = ", ".join(repr(each.session) for each in found)
         raise UsageError(f"calls {options.call!r} of {sessions} wait for an approval; say which with --session")
@@ -163,7 +163,7 @@ def _answer(options: argparse.Namespace, request: dict[str, object], done: str) 
     change(
         root,
         {**request, "session": session, "id": options.call},
-        owner_only="nobody is there to run the call, or to tell the model; start `trouper chat`, and answer then",
+        owner_only=f"nobody is there to run the call, or to tell the model; start {to_type('chat')}, and answer then",
     )
     if options.json:
         out.json({"ok": True, "session": session, "call": options.call})

@@ -6,8 +6,11 @@ import argparse
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +22,8 @@ PROFILE_VARIABLE = "TROUPER_PROFILE"
 _UNDECODED = re.compile("[\udc80-\udcff]")
 
 
+#: How the root of this command was named, as an option for a shell; empty where it was not. See `to_type`.
+_NAMED = ContextVar("_NAMED", default="")
 #: Stands for a `--` that is a value while argparse looks for one that is not: the argument of a process cannot hold the character.
 _DASHES = "\0--"
 
@@ -173,6 +178,20 @@ def carry_out(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     return code
 
 
+def to_type(command: str) -> str:
+    """A command of `trouper` for the user to type, which finds the root that this one is about: wherever it is typed, for a chat is answered from another terminal."""
+    return f"`trouper {command}{_NAMED.get()}`"
+
+
+def in_shell(path: str | Path) -> str:
+    """A path as it is typed, wherever that is."""
+    from trouper.cli.terminal import clean_line
+
+    with suppress(OSError):  # The directory that we are in may be gone.
+        path = os.path.abspath(path)
+    return clean_line(shlex.quote(str(path)))
+
+
 def root_of(options: argparse.Namespace) -> Path:
     """The root that is meant. Nothing is made: a place that is not there is for the command to complain about, or to make."""
     named = getattr(options, "directory", None)
@@ -186,8 +205,11 @@ def root_of(options: argparse.Namespace) -> Path:
     if chosen is not None:
         if not chosen or "\0" in chosen:
             raise UsageError(f"{chosen!r} cannot be a directory; give a path")
+        _NAMED.set(f" --root {in_shell(chosen)}")
         return Path(chosen)
-    return _profile(os.environ.get(PROFILE_VARIABLE) or None if options.profile is None else options.profile)
+    profile = os.environ.get(PROFILE_VARIABLE) or None if options.profile is None else options.profile
+    _NAMED.set("" if profile is None else f" --profile={shlex.quote(profile)}")
+    return _profile(profile)
 
 
 def _profile(name: str | None) -> Path:

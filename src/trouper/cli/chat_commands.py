@@ -11,6 +11,7 @@ from attrs import frozen
 
 from trouper import codec
 from trouper._errors import UsageError
+from trouper.cli.arguments import to_type
 from trouper.cli.chat_answers import answers
 from trouper.cli.choices import model_named
 from trouper.cli.describe import quoted
@@ -153,7 +154,9 @@ def _waiting_approvals(chat: Chat) -> list[str]:
 async def _history(chat: Chat, rest: str) -> None:
     messages = chat.session.history
     if len(messages) > HISTORY_SHOWN:
-        chat.screen.say(f"  ({len(messages) - HISTORY_SHOWN} earlier messages; `trouper journal show` has all)", "dim")
+        chat.screen.say(
+            f"  ({len(messages) - HISTORY_SHOWN} earlier messages; {to_type('journal show')} has all)", "dim"
+        )
     for message in messages[-HISTORY_SHOWN:]:
         parts = [quoted(message.text, 200)] if message.text.strip() else []
         parts += [f"calls {call.name}" for call in message.calls]

@@ -9,6 +9,7 @@ from typing import Any
 import trio
 from attrs import frozen
 
+from trouper.cli.arguments import to_type
 from trouper.cli.chat_answers import asked, how_to_answer
 from trouper.cli.chat_left import words_left
 from trouper.cli.chat_numbers import Numbers
@@ -203,7 +204,7 @@ class Watch:
             missing = len(shown) - _APPROVAL_CHARS_MAX
             if missing > 0:
                 half = _APPROVAL_CHARS_MAX // 2
-                note = f"[... {missing} characters are not shown; `trouper approvals` has all of them ...]"
+                note = f"[... {missing} characters are not shown; {to_type('approvals')} has all of them ...]"
                 shown = f"{shown[:half]}\n{note}\n{shown[-half:]}\n{note}\n "
             which = id if number is None else number
             self._screen.say(f"  ? {request.name} {shown}: /approve {which} [always], or /deny {which}", "yellow")
@@ -232,7 +233,7 @@ class Watch:
     def _tell_inside(self, internal: str | None) -> None:
         """The model is told nothing of it; whoever has written the tool wants to know."""
         if mistake := went_wrong(internal):
-            where = "`trouper journal show` has the record, and with --record SEQ the traceback"
+            where = f"{to_type('journal show')} has the record, and with --record SEQ the traceback"
             self._screen.say(f"    {mistake} ({where})", "red")
 
     def _tell_turn(self, event: TurnEnded) -> None:

@@ -18,6 +18,7 @@ import trio
 
 from trouper import codec
 from trouper._errors import UsageError, WorldError
+from trouper.cli.arguments import to_type
 from trouper.cli.owner import NAME, address
 from trouper.core.messages import Json
 
@@ -275,6 +276,6 @@ def _unanswered(root: Path, request: dict[str, Json], what: str) -> OwnerUnreach
         return OwnerSilent(f"the process that owns {str(root)!r} {what}; try again", root=str(root))
     return OwnerUnreachable(
         f"the process that owns {str(root)!r} {what}, so this may be done or not: "
-        f"look with `trouper {_SEEN_IN.get(do, 'sessions')}` before you try again",
+        f"look with {to_type(_SEEN_IN.get(do, 'sessions'))} before you try again",
         root=str(root),
     )

@@ -21,7 +21,7 @@ from typing import Any
 
 from trouper import codec
 from trouper._errors import InternalError, TrouperError, WorldError
-from trouper.cli.arguments import Parser
+from trouper.cli.arguments import Parser, in_shell
 from trouper.cli.demo_stage import LiveStage, Stage
 from trouper.cli.describe import describe, quoted
 from trouper.cli.endings import INTERNAL, Stopped, ending_signals
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
             _Demo(stage, place, paces).play()
         if options.keep is not None:
             out.line(
-                f"\nThe journal is in {clean_line(str(place / 'state'))}: `trouper journal show {clean_line(str(place / 'state'))}`."
+                f"\nThe journal is in {clean_line(str(place / 'state'))}: `trouper journal show {in_shell(place / 'state')}`."
             )
     return 0
 

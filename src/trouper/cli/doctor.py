@@ -16,7 +16,7 @@ from attrs import frozen
 
 from trouper import __version__
 from trouper._errors import ConfigError, MissingKey, TrouperError, WorldError
-from trouper.cli.arguments import Parser, add_json, add_root, root_of
+from trouper.cli.arguments import Parser, add_json, add_root, in_shell, root_of, to_type
 from trouper.cli.configuration import FILE_NAME, Configuration, read_configuration
 from trouper.cli.control import ask_owner, is_in_the_way
 from trouper.cli.endings import of_the_system
@@ -151,7 +151,7 @@ def _root_to_be(root: Path) -> Finding:
             "problem",
             f"{str(root)!r} cannot be made, for {str(place)!r} cannot be written; give another --root, or set TROUPER_ROOT",
         )
-    return Finding("root", "note", f"{str(root)!r} is not there yet; the first `trouper chat` or `run` makes it")
+    return Finding("root", "note", f"{str(root)!r} is not there yet; the first {to_type('chat')} or `run` makes it")
 
 
 def _nearest(root: Path) -> Path:
@@ -276,7 +276,7 @@ def _journal(root: Path, *, deep: bool) -> Iterator[Finding]:
     else:
         report = verify(root)
         for damage in report.damage:
-            yield Finding("journal", "problem", f"damaged: {damage}; see `trouper journal repair`")
+            yield Finding("journal", "problem", f"damaged: {damage}; see `trouper journal repair {in_shell(root)} NEW`")
         if report.torn is not None:
             yield Finding(
                 "journal",

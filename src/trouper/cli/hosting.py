@@ -18,6 +18,7 @@ from attrs import field, frozen
 
 from trouper import codec
 from trouper._errors import ConfigError, TrouperError, UsageError
+from trouper.cli.arguments import to_type
 from trouper.cli.configuration import Configuration, read_configuration
 from trouper.cli.control import OwnerSilent, ask_owner, check_place, serving
 from trouper.cli.endings import HUNG_UP, Stopped, ending_signals, say
@@ -88,7 +89,7 @@ async def session_of(hosted: Hosted, id: str | None, system: str | None) -> Sess
     if id is not None and id in waiting:
         raise ConfigError(
             f"session {id!r} has work under way that needs {waiting[id]}; go on where that is (--tools FILE, or the program that gave it), "
-            f"or end the work with `trouper tasks cancel TASK`, `trouper schedules cancel SCHEDULE` or `trouper sessions interrupt {id}`",
+            f"or end the work with {to_type('tasks cancel TASK')}, {to_type('schedules cancel SCHEDULE')} or {to_type(f'sessions interrupt {id}')}",
             session=id,
         )
     for other, needs in islice(waiting.items(), NAMED_MAX):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import root_of
+from trouper.cli.arguments import in_shell, root_of
 from trouper.cli.describe import describe
 from trouper.cli.endings import DAMAGED
 from trouper.cli.terminal import Terminal, clean, clean_line, fitted, plural, size_of, when_exactly
@@ -52,7 +53,7 @@ def verify(options: argparse.Namespace) -> int:
         out.line(f"{out.style('ok', 'green')}: every byte is as it was written ({checked})")
         return 0
     out.line(
-        f"checked {checked}; `trouper journal repair {clean_line(str(root))} NEW` writes a new journal without the damaged part"
+        f"checked {checked}; `trouper journal repair {in_shell(root)} NEW` writes a new journal without the damaged part"
     )
     return DAMAGED
 
@@ -99,10 +100,10 @@ def replay(options: argparse.Namespace) -> int:
 
             out.line(clean(json.dumps(codec.loads(codec.dumps(state)), indent=2, ensure_ascii=False)))
         return 0
-    return _replay_steps(journal, options, out)
+    return _replay_steps(root, journal, options, out)
 
 
-def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -> int:
+def _replay_steps(root: Path, journal: object, options: argparse.Namespace, out: Terminal) -> int:
     """Every step with the phase that it led to; then the verdict of deciding everything again."""
     from trouper.core.outstanding import outstanding
     from trouper.replay import Journal, ReplayGap, Step
@@ -154,7 +155,7 @@ def _replay_steps(journal: object, options: argparse.Namespace, out: Terminal) -
         return 0 if verdict.ok else DAMAGED
     for damage in verdict.report.damage:
         out.line(
-            f"{out.style('damaged', 'red')}: {clean_line(str(damage))}; nothing was decided again, see `trouper journal repair`"
+            f"{out.style('damaged', 'red')}: {clean_line(str(damage))}; nothing was decided again, see `trouper journal repair {in_shell(root)} NEW`"
         )
     for hole in verdict.holes:
         out.line(f"{out.style('hole', 'yellow')}: {clean_line(str(hole))}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import root_of
+from trouper.cli.arguments import root_of, to_type
 from trouper.cli.describe import describe
 from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean, clean_line, fitted, plural, size_of, when
@@ -100,7 +100,7 @@ def show(options: argparse.Namespace) -> int:
                     _print_whole(out, raw, options.json)
                     return 0
                 break
-        raise UsageError(f"the journal has no record {options.record}; `trouper journal ls` says how many there are")
+        raise UsageError(f"the journal has no record {options.record}; {to_type('journal ls')} says how many there are")
     shown = 0
     for raw in reader.records(after=options.after, stream=options.session):
         if options.limit is not None and shown >= options.limit:
@@ -160,7 +160,7 @@ def check_end(root: Path) -> None:
 
 
 def _no_session(name: str) -> UsageError:
-    return UsageError(f"the journal has no session {name!r}; `trouper journal ls` lists them", session=name)
+    return UsageError(f"the journal has no session {name!r}; {to_type('journal ls')} lists them", session=name)
 
 
 def _print(out: Terminal, raw: RawRecord, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_ls, carry_out, finish, json_in, root_of, seconds, text
+from trouper.cli.arguments import Parser, add_ls, carry_out, finish, json_in, root_of, seconds, text, to_type
 from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean, clean_line, when
 from trouper.cli.views import open_view
@@ -72,7 +72,7 @@ def _show(options: argparse.Namespace) -> int:
     memory = recall(memories, options.scope, options.key, time.time())
     if memory is None:
         raise UsageError(
-            f"nothing is remembered under {options.scope!r} {options.key!r}; `trouper memory` lists what is"
+            f"nothing is remembered under {options.scope!r} {options.key!r}; {to_type('memory')} lists what is"
         )
     if options.json:
         out.json(codec.to_json(memory))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, root_of
+from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, root_of, to_type
 from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
@@ -56,7 +56,7 @@ def _ack(options: argparse.Namespace) -> int:
     with open_view(root) as view:
         session = next((name for name, state in view.states() if state.notifications.get(options.notification)), None)
     if session is None:
-        raise UsageError(f"there is no notification {options.notification!r}; `trouper notifications` lists them")
+        raise UsageError(f"there is no notification {options.notification!r}; {to_type('notifications')} lists them")
     change(root, {"do": "acknowledge", "session": session, "id": options.notification}, options.tools)
     if options.json:
         out.json({"ok": True, "notification": options.notification})

@@ -16,6 +16,7 @@ from typing import Any
 
 from trouper._errors import TrouperError, UsageError
 from trouper.actors.errors import ActorGone, SupervisorClosed
+from trouper.cli.arguments import to_type
 from trouper.core.ids import NotificationId
 from trouper.core.messages import Json
 from trouper.core.notification import DeliverNotifications, NotificationState
@@ -86,7 +87,7 @@ def _known(runtime: Runtime, request: Mapping[str, Any]) -> SessionInfo:
     for known in runtime.sessions():
         if known.id == name:
             return known
-    raise UsageError(f"there is no session {name!r}; `trouper sessions` lists them", session=name)
+    raise UsageError(f"there is no session {name!r}; {to_type('sessions')} lists them", session=name)
 
 
 async def _interrupt(runtime: Runtime, request: Mapping[str, Any]) -> dict[str, Json]:
@@ -107,7 +108,7 @@ async def _acknowledge(runtime: Runtime, session: Session, id: str) -> None:
     found = session.state.notifications.get(id)
     if found is None:
         raise UsageError(
-            f"session {session.id!r} has no notification {id!r}; `trouper notifications` lists them", id=id
+            f"session {session.id!r} has no notification {id!r}; {to_type('notifications')} lists them", id=id
         )
     with session.hold_notifications():  # Or the model might be told of it in between.
         if found.state is NotificationState.QUEUED:

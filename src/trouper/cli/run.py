@@ -16,7 +16,7 @@ import trio
 from trouper import codec
 from trouper._errors import CommandRejected, UsageError
 from trouper.attached import along_with
-from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of, text
+from trouper.cli.arguments import Parser, add_agent, add_json, add_root, root_of, text, to_type
 from trouper.cli.configuration import read_configuration
 from trouper.cli.describe import quoted, went_wrong
 from trouper.cli.endings import INTERRUPTED, REFUSED, STOPPED_SHORT, TURN_FAILED, say
@@ -113,14 +113,14 @@ async def _decline_questions(session: Session, *, of_tasks: bool = False) -> Non
     for each in session.questions:
         if each.task_id is None or of_tasks:
             asked = ", ".join(quoted(question.text) for question in each.questions)
-            say(f"session {session.id} asks {asked}: declined, for nobody is here to answer; `trouper chat` can")
+            say(f"session {session.id} asks {asked}: declined, for nobody is here to answer; {to_type('chat')} can")
             with suppress(CommandRejected):  # It has lapsed just now.
                 await session.decline_question(each.id)
 
 
 def _tell_waiting(session: str, calls: Iterable[str]) -> None:
     for call in calls:
-        say(f"call {call} of session {session} waits for an approval; see `trouper approvals`")
+        say(f"call {call} of session {session} waits for an approval; see {to_type('approvals')}")
 
 
 async def _turn(
@@ -187,7 +187,7 @@ def tell_inside(out: Terminal, event: Any) -> None:
         out.stream.flush()
         failed = f"call {event.call}" if isinstance(event, CallEnded) else f"task {event.task_id}"
         say(
-            f"{failed} failed inside: {mistake} (`trouper journal show` has the record, and with --record SEQ the traceback)"
+            f"{failed} failed inside: {mistake} ({to_type('journal show')} has the record, and with --record SEQ the traceback)"
         )
 
 

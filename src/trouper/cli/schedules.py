@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, json_in, root_of, text
+from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, finish, json_in, root_of, text, to_type
 from trouper.cli.changing import change
 from trouper.cli.terminal import Terminal, clean_line, when
 from trouper.cli.views import open_view
@@ -119,7 +119,7 @@ def _cancel(options: argparse.Namespace) -> int:
     with open_view(root) as view:
         session = next((name for name, state in view.states() if state.schedules.get(options.schedule)), None)
     if session is None:
-        raise UsageError(f"there is no schedule {options.schedule!r}; `trouper schedules` lists them")
+        raise UsageError(f"there is no schedule {options.schedule!r}; {to_type('schedules')} lists them")
     change(root, {"do": "unschedule", "session": session, "id": options.schedule}, options.tools)
     if options.json:
         out.json({"ok": True, "schedule": options.schedule})

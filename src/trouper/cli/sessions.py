@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from trouper import codec
-from trouper.cli.arguments import Parser, add_tools, carry_out, count, finish, root_of, text
+from trouper.cli.arguments import Parser, add_tools, carry_out, count, finish, root_of, text, to_type
 from trouper.cli.changing import change
 from trouper.cli.describe import quoted
 from trouper.cli.owner import owner_of
@@ -139,7 +139,7 @@ def _send(options: argparse.Namespace) -> int:
     change(
         root_of(options),
         {"do": "send", "session": options.session, "text": options.text},
-        owner_only="nobody would answer; ask with `trouper run --session ID TEXT`, or start `trouper chat`",
+        owner_only=f"nobody would answer; ask with {to_type('run --session ID TEXT')}, or start {to_type('chat')}",
     )
     return _done(options, "sent", {})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trouper import codec
 from trouper._errors import UsageError
-from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, count, finish, root_of, text
+from trouper.cli.arguments import Parser, add_ls, add_tools, carry_out, count, finish, root_of, text, to_type
 from trouper.cli.changing import change
 from trouper.cli.owner import owner_of
 from trouper.cli.terminal import Terminal, clean, clean_line, when
@@ -113,7 +113,7 @@ def find(root: Path, id: str) -> Task:
             task = state.tasks.get(id)
             if task is not None:
                 return task
-    raise UsageError(f"there is no task {id!r}; `trouper tasks` lists them", task=id)
+    raise UsageError(f"there is no task {id!r}; {to_type('tasks')} lists them", task=id)
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import cast
 from attrs import frozen
 
 from trouper._errors import UsageError
+from trouper.cli.arguments import to_type
 from trouper.cli.endings import say
 from trouper.core.session import State
 from trouper.journal import Disk, JournalTooNew, Log, OsDisk, open_log, open_reader
@@ -35,7 +36,8 @@ class View:
     def state(self, session: str) -> State:
         if session not in self.roster:
             raise UsageError(
-                f"there is no session {session!r} in {str(self.root)!r}; `trouper sessions` lists them", session=session
+                f"there is no session {session!r} in {str(self.root)!r}; {to_type('sessions')} lists them",
+                session=session,
             )
         return self.roster.load(session)[0]
 
@@ -85,7 +87,7 @@ def check_readable(root: Path) -> Layout:
         path = os.path.abspath(root)
         raise JournalTooNew(
             f"the journal {path!r} has format {layout.too_new}, and this Trouper knows {VERSION}; upgrade Trouper to read it "
-            "(`trouper journal show --json` prints its lines as they are)",
+            f"({to_type('journal show --json')} prints its lines as they are)",
             root=path,
             version=layout.too_new,
         )
