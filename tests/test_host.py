@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections.abc import AsyncIterator
@@ -267,6 +268,37 @@ async def test_what_is_left_out_stays_as_it_was_in_the_next_process_too(open_che
         assert (await session.ask("three")).stop_reason == "end_turn"
     async with process(open_checked, disk, says()) as runtime:
         assert (await (await runtime.session("s")).ask("four")).stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("steps", [9, 2])
+async def test_a_budget_that_is_given_as_soon_as_the_runtime_is_open_is_the_one_that_holds(
+    open_checked: Any, autojump_clock: Any, steps: int
+) -> None:
+    """L25: of a session that is being taken up, which has not read yet what it was given before."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says()) as runtime:
+        session = await runtime.session("s", budget=Budget(steps=4))
+        await session.create_schedule(title="tea", cron="0 9 * * *", message="Tea time")
+        for _ in range(2):
+            await session.ask("one")
+        disk = disk.fork()
+    async with process(open_checked, disk, says()) as runtime:
+        session = await runtime.session("s", budget=Budget(steps=steps))
+        ends = [(await session.ask("one")).stop_reason for _ in range(3)]
+    assert ends == (["end_turn"] * 3 if steps == 9 else ["budget"] * 3)
+
+
+async def test_a_session_that_fails_while_it_is_read_has_its_budget_all_the_same(
+    open_checked: Any, autojump_clock: Any
+) -> None:
+    """L25, I22: the journal could not be read for a moment; what begins again reads what it may spend, too."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says()) as runtime:
+        await (await runtime.session("s", budget=Budget(steps=1))).ask("one")
+    async with process(open_checked, disk, says()) as runtime:
+        disk.fail("pread", errno.EIO, times=2)  # Of the snapshot, and of the records instead.
+        session = await runtime.session("s")
+        assert (await session.ask("two")).stop_reason == "budget"
 
 
 async def test_a_budget_without_end_can_be_recorded(open_checked: Any, autojump_clock: Any) -> None:

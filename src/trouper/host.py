@@ -144,7 +144,10 @@ class Runtime(Overview):
             await trio.lowlevel.checkpoint_if_cancelled()
             self._start(name, outfit, system, own, budget)
         elif model is not None or tools is not None or budget is not None:
-            resident.actor.outfit = self._outfit_for(resident.actor.outfit, model, tools, budget)
+            actor = resident.actor
+            actor.outfit = self._outfit_for(actor.outfit, model, tools, budget)
+            if budget is not None:
+                actor.budget = budget  # It may not have read its session yet, where the journal has the one before.
         self._not_taken_up.pop(name, None)
         handle = self._ground.asked_for(name)
         for rested in self._ground.put_to_rest():

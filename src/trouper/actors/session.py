@@ -121,7 +121,7 @@ class SessionActor:
     parent: str | None = None
     #: What of its outfit it was given itself.
     own: tuple[str, ...] = ()
-    #: That of the outfit, if it was given itself; else it is in the journal, or is the runtime's.
+    #: The last that it was given here, which may not be recorded yet; else it is in the journal, or is the runtime's.
     budget: Budget | None = None
     #: It was put to rest in this process, and comes back: hooks have been told that it is here.
     is_back: bool = False
@@ -192,8 +192,9 @@ class SessionActor:
         self._worker = Worker(self)
         self.state, self.next_seq = await self.ground.load(self.session)
         self._ahead = self.in_flight = None  # Whatever was on its way has been read.
-        if self.state.budget is not None and self.budget is None and not self._crashes:
-            self.outfit = changed(self.outfit, budget=self.ground.allowed(self.state.budget))
+        budget = self.state.budget if self.budget is None else self.budget
+        if budget is not None:
+            self.outfit = changed(self.outfit, budget=self.ground.allowed(budget))
         self._hook_events = HookEvents(self.state)
         # One for each start: what an actor that crashed had running is gone, although the process is not.
         self._owner = self.ground.new_owner()
