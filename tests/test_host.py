@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from trouper import Budget, Limits, Rule, Runtime, tool
+from trouper import Budget, CommandRejected, Limits, Rule, Runtime, tool
 from trouper.core.events import RecoveryNoted
 from trouper.core.task_record import TaskState
 from trouper.models import Model, Scripted, call, reply, stall
@@ -207,6 +207,35 @@ async def test_a_sweep_leaves_alone_what_waits_for_its_tools(open_checked: Any, 
         assert await runtime.sweep_tasks() == 1
         task = await _ended(runtime)
     assert (task.state, task.attempt, attempts) == (TaskState.SUCCEEDED, 2, [1, 2, 3])
+
+
+@pytest.mark.parametrize("what", ["create", "cancel"])
+async def test_a_schedule_is_no_reason_to_end_what_waits_for_its_tools(
+    open_checked: Any, autojump_clock: Any, what: str
+) -> None:
+    """B10, B25: who set or cancelled one in such a session opened it without them, which ended its runs for good."""
+    disk = CrashDisk()
+    async with process(open_checked, disk, says(reply(call("survey")))) as runtime:
+        session = await runtime.session("s", tools=[survey])
+        await session.create_schedule(title="tea", cron="0 9 * * *", message="Tea time")
+        await session.spawn("survey")
+        disk = disk.fork()
+    async with process(open_checked, disk, says()) as runtime:
+        schedules = runtime.schedules
+        (known,) = schedules.list()
+
+        async def change() -> object:
+            if what == "cancel":
+                return await schedules.cancel(known.schedule.id)
+            return await schedules.create("s", title="bed", cron="0 22 * * *", message="Bed time")
+
+        with pytest.raises(CommandRejected, match="needs the tools that it was given of its own; open it with that"):
+            await change()
+        assert list(runtime.not_taken_up) == ["s"] and len(schedules.list()) == 1
+        await runtime.session("s", tools=[survey])
+        assert await change()
+        task = await _ended(runtime)
+    assert (task.state, task.attempt) == (TaskState.SUCCEEDED, 2)
 
 
 async def test_a_turn_of_a_session_with_a_model_of_its_own_goes_on_with_that_one(

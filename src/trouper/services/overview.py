@@ -86,8 +86,8 @@ class ScheduleBook:
         missed: Missed = "once",
         signal_on_completion: bool = True,
     ) -> Mapping[str, Json]:
-        """As `Session.create_schedule`."""
-        opened = await self._runtime._session(session)
+        """As `Session.create_schedule`. A session in `Runtime.not_taken_up` has to be opened first."""
+        opened = await self._opened(session)
         return await opened.create_schedule(
             title=title,
             cron=cron,
@@ -104,7 +104,17 @@ class ScheduleBook:
         found = self.get(id)
         if found is None:
             raise CommandRejected(f"there is no schedule {id!r}; see runtime.schedules.list()", schedule_id=id)
-        return await (await self._runtime._session(found.session)).cancel_schedule(id)
+        return await (await self._opened(found.session)).cancel_schedule(id)
+
+    async def _opened(self, session: str) -> Session:
+        if needs := self._runtime.not_taken_up.get(checks.text(session, "the id of a session")):
+            # To open it without would end what is to go on with that.
+            raise CommandRejected(
+                f"session {session!r} has work under way that needs {needs}; open it with that first, by `runtime.session({session!r}, ...)`, "
+                "or without, which ends what cannot go on",
+                session=session,
+            )
+        return await self._runtime._session(session)
 
     def __iter__(self) -> Iterator[SessionSchedule]:
         return iter(self.list())
