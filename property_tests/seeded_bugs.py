@@ -251,8 +251,8 @@ BUGS: tuple[Bug, ...] = (
         "rest-as-the-snapshot-had-it",
         "a session that has gone on since the snapshot is put to rest as that has it (I12)",
         "roster.py",
-        "        section = None if seen == next_seq else",
-        "        section = None if seen is not None else",
+        "        is_there = seen == next_seq and",
+        "        is_there = seen is not None and",
         ("tests/test_resident.py",),
     ),
     Bug(

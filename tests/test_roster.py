@@ -499,6 +499,58 @@ async def test_a_section_that_is_spoilt_together_with_its_records_is_kept_as_dam
         assert roster.load("kept")[0] == known
 
 
+@pytest.mark.parametrize("residents", [1, 2], ids=["it is put to rest", "it stays"])
+@pytest.mark.parametrize("texts", [(), ("two",)], ids=["it is looked at", "it goes on"])
+async def test_a_session_that_is_no_longer_damaged_is_kept_as_it_is(tmp_path, texts, residents):
+    """J13, J15: whoever has put its records right, or has a Trouper that can fold them, has it in every snapshot from then on, whatever becomes of the records."""
+    async with open_runtime(tmp_path, model=talkative(), durability="fsync") as runtime:
+        for name in ("s", "other"):
+            await (await runtime.session(name)).ask("one")
+    async with open_runtime(tmp_path, model=talkative(), durability="fsync") as runtime:
+        records = {path: path.read_bytes() for path in tmp_path.glob("segment-*")}
+        for path in (*tmp_path.glob("snapshots/*.snap"), *records):
+            path.write_bytes(path.read_bytes().replace(b"Yes.", b"No!!", 1))
+        runtime._ground.roster.distrust(["s"])
+        await runtime._ground.snapshots.write()
+        assert dict(runtime._log.snapshot().sections) == {"s": "damaged", "other": "idle"}
+    for path, whole in records.items():
+        path.write_bytes(whole + path.read_bytes()[len(whole) :])
+    few = Limits(resident_sessions=residents)
+    async with open_runtime(tmp_path, model=talkative(), durability="fsync", limits=few) as runtime:
+        session = await runtime.session("s")
+        for text in texts:
+            await session.ask(text)
+        known = session.state
+        del session
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            await (await runtime.session("other")).ask("more")
+            await runtime._ground.snapshots.write()
+            assert dict(runtime._log.snapshot().sections) == {"s": "idle", "other": "idle"}
+    async with open_runtime(tmp_path, model=talkative(), durability="fsync") as runtime:
+        assert (await runtime.session("s")).state == known
+    assert not check_invariants(tmp_path)
+
+
+async def test_a_session_whose_section_is_spoilt_is_kept_when_it_is_put_to_rest(tmp_path):
+    """J13: it was let go of as if the snapshot had it, and was lost where its records were spoilt too."""
+    async with open_runtime(tmp_path, model=talkative(), durability="fsync") as runtime:
+        await (await runtime.session("s")).ask("one")
+    async with open_runtime(
+        tmp_path, model=talkative(), durability="fsync", limits=Limits(resident_sessions=1)
+    ) as runtime:
+        snapshots, roster = runtime._ground.snapshots, runtime._ground.roster
+        known = (await runtime.session("s")).state
+        for path in (*tmp_path.glob("snapshots/*.snap"), *tmp_path.glob("segment-*")):
+            path.write_bytes(path.read_bytes().replace(b"Yes.", b"No!!", 1))
+        await snapshots.write()  # Which finds it spoilt, and is not written.
+        await trio.testing.wait_all_tasks_blocked()
+        await runtime.session("other")
+        await snapshots.write()
+        assert "s" not in runtime._ground.sessions and roster.load("s")[0] == known
+        assert dict(runtime._log.snapshot().sections) == {"s": "idle", "other": "idle"}
+
+
 async def test_a_snapshot_for_which_there_is_no_descriptor_is_written_by_and_by(tmp_path, caplog):
     """J13: the one who writes them outlives that, and what sessions have left is let go of when there is one again."""
 

@@ -182,12 +182,13 @@ class Roster:
         """What `load` gives, for an actor that has it from now on."""
         state, next_seq = self.load(session)
         is_in_snapshot = (
-            session in self._sections
+            self._sections.get(session, DAMAGED) != DAMAGED
             and session not in self._suffix
             and session not in self._spoilt
             and not self._is_kept(session)
         )
         self.opened(session)
+        self.unreadable.pop(session, None)  # Or it would be called damaged again as soon as it is put to rest.
         if is_in_snapshot:
             self._in_snapshot[session] = next_seq
         return state, next_seq
@@ -218,7 +219,8 @@ class Roster:
         seen = self._in_snapshot.pop(session, None)
         if self._is_final(session):
             return 0
-        section = None if seen == next_seq else encode_section(state, next_seq)
+        is_there = seen == next_seq and session not in self._spoilt
+        section = None if is_there else encode_section(state, next_seq)
         self._left[session] = Left(state.phase.value, state.turns, _is_bare(state), tag_of(state), section)
         return 0 if section is None else len(section)
 
