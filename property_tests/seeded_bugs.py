@@ -1399,7 +1399,7 @@ BUGS: tuple[Bug, ...] = (
         "answered-by-the-usual-model",
         "a session with a model or tools of its own is taken up with those of the runtime (J12, M6)",
         "host.py",
-        "        if state.own:\n",
+        "        if own:\n",
         "        if not state:\n",
         ("tests/test_host.py",),
     ),
