@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -181,3 +182,37 @@ async def test_a_runtime_that_is_cancelled_while_a_snapshot_is_written_out_loses
                     await trio.sleep_forever()
         assert scope.cancelled_caught
         assert all(told == whole and whole[0].turns == 1 for told, whole in folded(disk).values())
+
+
+async def test_what_a_snapshot_that_was_not_written_would_have_held_is_in_that_of_the_end(autojump_clock, runtimes):
+    """J13: the next start folded all of it, though the disk had room again."""
+    disk = CrashDisk()
+    async with runtimes(disk) as runtime:
+        await opened(runtime)
+        disk.fail("create", errno.ENOSPC, path="*/snapshot-*")
+        await runtime._ground.snapshots.write()
+        assert runtime._log.snapshot() is None
+        last = runtime._log.last
+    log = open_log(ROOT, disk=disk)
+    assert log.snapshot().seq == last
+    log.close()
+
+
+async def test_a_runtime_that_is_cancelled_while_a_snapshot_is_written_out_writes_one_at_its_end(
+    autojump_clock, runtimes
+):
+    """J13: however early it is cancelled, and though nothing was said since."""
+    for steps in range(1, len(NAMES)):
+        disk = CrashDisk()
+        with trio.CancelScope() as scope:
+            async with runtimes(disk) as runtime:
+                await opened(runtime, LONG)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(runtime._ground.snapshots.write)
+                    for _ in range(steps):
+                        await trio.lowlevel.checkpoint()
+                    last = runtime._log.last
+                    scope.cancel()
+        log = open_log(ROOT, disk=disk)
+        assert log.snapshot().seq == last
+        log.close()

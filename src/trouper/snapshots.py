@@ -76,6 +76,8 @@ class Snapshots:
         self._let_go_of_failed = let_go_of_failed
         self._every = every
         self._since = 0
+        #: Whether there is a record that none was written behind.
+        self._is_behind = False
         #: Bytes that sessions have left since the last one.
         self._left = 0
         self._ref: Ref[None, None] | None = None
@@ -85,6 +87,7 @@ class Snapshots:
     def recorded(self) -> None:
         """One more record."""
         self._since += 1
+        self._is_behind = True
         if self._since >= self._every:
             self._ask()
 
@@ -109,7 +112,7 @@ class Snapshots:
     async def write_last(self) -> None:
         """At a clean end, unless there is nothing to add to the one before."""
         async with self._writing:
-            if self._since:
+            if self._is_behind:
                 await self._written()
 
     async def write(self) -> None:
@@ -123,7 +126,12 @@ class Snapshots:
     async def _written(self) -> Picture | None:
         """The picture of this moment, when it is on the disk."""
         picture = self.pictured()
-        return picture if await self.put_down(picture) else None
+        self._is_behind = is_written = False
+        try:
+            is_written = await self.put_down(picture)
+        finally:
+            self._is_behind |= not is_written
+        return picture if is_written else None
 
     def pictured(self) -> Picture:
         """The state of every session, all at this very moment."""
