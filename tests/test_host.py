@@ -14,7 +14,6 @@ import pytest
 import trio
 
 from trouper import Budget, CommandRejected, Limits, Rule, Runtime, tool
-from trouper.core.commands import Configure
 from trouper.core.events import RecoveryNoted
 from trouper.core.task_record import TaskState
 from trouper.models import Model, Scripted, call, reply, stall
@@ -329,23 +328,6 @@ async def test_a_session_that_fails_while_it_is_read_has_its_budget_all_the_same
         disk.fail("pread", errno.EIO, times=2)  # Of the snapshot, and of the records instead.
         session = await runtime.session("s")
         assert (await session.ask("two")).stop_reason == "budget"
-
-
-async def test_a_session_whose_budget_was_not_recorded_waits_until_it_is_given_again(
-    open_checked: Any, autojump_clock: Any
-) -> None:
-    """L25, J12: a Trouper of before noted only that there was one; once it is recorded, nobody waits for it."""
-    disk = CrashDisk()
-    async with process(open_checked, disk, says()) as runtime:
-        session = await runtime.session("s")
-        await session._ask(Configure(None, ("budget",)))
-        await session.create_schedule(title="tea", cron="0 9 * * *", message="Tea time")
-    async with process(open_checked, disk, says()) as runtime:
-        assert runtime.not_taken_up == {"s": "the budget that it was given of its own"}
-        await runtime.session("s", budget=Budget(steps=5))
-    async with process(open_checked, disk, says()) as runtime:
-        assert not runtime.not_taken_up
-        assert (await runtime.session("s")).state.budget == Budget(steps=5)
 
 
 async def test_a_budget_without_end_can_be_recorded(open_checked: Any, autojump_clock: Any) -> None:

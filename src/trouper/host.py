@@ -352,10 +352,8 @@ class Runtime(Overview):
 
     def _lacking(self, state: State) -> str:
         """What a session needs to go on, and only who opens it may have: without it, it would be another model that answers, and runs would end that can go on."""
-        # A budget is named there by journals of a Trouper that did not record it; since it was given again, it is recorded.
-        own = [what for what in state.own if what != "budget" or state.budget is None]
-        if own:
-            return f"the {' and '.join(own)} that it was given of its own"
+        if state.own:
+            return f"the {' and '.join(state.own)} that it was given of its own"
         needed = tools_needed(state, resume=self._outfit.limits.on_restart == "resume")
         missing = sorted(name for name in needed if self._outfit.registry.get(name) is None)
         return f"the tool{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}" if missing else ""
