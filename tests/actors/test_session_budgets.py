@@ -316,7 +316,7 @@ async def test_sessions_that_ask_at_once_share_the_runtimes_steps_and_calls(auto
     async with open_checked(model, budget=Budget(steps=5)) as runtime:
         ends = await at_once(runtime, 20)
     assert len(model.requests) == 5 == ends.count("end_turn") and ends.count("budget") == 15
-    model = Scripted([reply(call("look"), call("look"))], exhausted="repeat")
+    model = Scripted([reply(stall(1), call("look"), call("look"))], exhausted="repeat")
     async with open_checked(model, tools=[look], budget=Budget(tool_calls=12), limits=Limits(max_steps=2)) as runtime:
         assert (await (await runtime.session("first")).ask("go")).stop_reason == "max_steps"
         await at_once(runtime, 20)
