@@ -332,10 +332,12 @@ class Runtime(Overview):
             state, _ = self._ground.roster.load(name)
             # All of them before any session begins: what they hold counts from the first moment (I19).
             self.permits.hold(name, state.tasks.active)
-            if take_up and (lacking := self._lacking(state)):
+            if lacking := self._lacking(state):
                 self._not_taken_up[name] = lacking
-            elif take_up:
+            else:
                 taken_up.append(name)
+        if not take_up:
+            return
         for name, lacking in islice(self._not_taken_up.items(), NAMED_MAX):
             logger.warning(
                 "session %s waits as the last process left it: it needs %s; open it with that", name, lacking

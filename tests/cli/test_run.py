@@ -192,6 +192,27 @@ def test_work_that_needs_a_tool_which_is_not_here_is_left_alone_and_named(tmp_pa
     assert not check_invariants(root)
 
 
+def test_what_ends_nothing_leaves_work_alone_that_needs_a_tool_which_is_not_here(tmp_path: Path) -> None:
+    """B10, B13: whoever set a reminder in such a session, and named no tools, ended its runs for good."""
+    root = tmp_path / "root"
+    (tmp_path / "tools.py").write_text(SURVEY)
+    with_tool = ("--root", str(root), "--tools", str(tmp_path / "tools.py"))
+    assert run("run", "run survey", "--session", "main", *with_tool).returncode == 0
+    reminder = ("schedules", "create", "--session", "main", "--cron", "0 9 * * *", "--message", "Tea time")
+    refused = run(*reminder, "--root", str(root))
+    assert refused.returncode == 78 and len(refused.stderr.splitlines()) == 1
+    assert "needs the tool 'survey'" in refused.stderr and "--tools FILE" in refused.stderr
+    (task,) = run("tasks", "--root", str(root), "--json").stdout.splitlines()
+    assert (json.loads(task)["state"], json.loads(task)["attempt"]) == ("running", 1)
+    assert run(*reminder, *with_tool).returncode == 0
+    (task,) = run("tasks", "--root", str(root), "--json").stdout.splitlines()
+    assert json.loads(task)["state"] == "running"
+    # What is meant to end it does.
+    assert run("sessions", "interrupt", "main", "--root", str(root)).returncode == 0
+    (task,) = run("tasks", "--root", str(root), "--json").stdout.splitlines()
+    assert json.loads(task)["state"] == "interrupted" and not check_invariants(root)
+
+
 def test_what_a_tool_prints_goes_to_stderr(tmp_path: Path) -> None:
     """T1, command line: with --json a line that was none stood on stdout."""
     (tmp_path / "printing.py").write_text(PRINTING)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trouper._errors import TrouperError, UsageError
+from trouper._errors import ConfigError, TrouperError, UsageError
 from trouper.actors.errors import ActorGone, SupervisorClosed
 from trouper.cli.arguments import to_type
 from trouper.core.ids import NotificationId
@@ -57,13 +57,13 @@ async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
         case "interrupt":
             return await _interrupt(runtime, request)
         case "send":
-            await (await _session(runtime, request)).send(_text(request, "text"))
+            await (await _session_that_goes_on(runtime, request)).send(_text(request, "text"))
         case "close":
             await (await _session(runtime, request)).close(_text(request, "reason", ""))
         case "acknowledge":
-            await _acknowledge(runtime, await _session(runtime, request), _text(request, "id"))
+            await _acknowledge(runtime, await _session_that_goes_on(runtime, request), _text(request, "id"))
         case "schedule":
-            return await _schedule(await _session(runtime, request), request)
+            return await _schedule(await _session_that_goes_on(runtime, request), request)
         case "unschedule":
             await (await _session(runtime, request)).cancel_schedule(_text(request, "id"))
         case "remember":
@@ -80,6 +80,18 @@ async def perform(runtime: Runtime, request: Json) -> dict[str, Json]:
 
 async def _session(runtime: Runtime, request: Mapping[str, Any]) -> Session:
     return await runtime.session(_known(runtime, request).id)
+
+
+async def _session_that_goes_on(runtime: Runtime, request: Mapping[str, Any]) -> Session:
+    """For what ends nothing: to open a session that waits for its tools without them would end its work."""
+    name = _known(runtime, request).id
+    if needs := runtime.not_taken_up.get(name):
+        raise ConfigError(
+            f"session {name!r} has work under way that needs {needs}, and would end without; do this where that is (--tools FILE, or the program that gave it), "
+            f"or end the work first, with {to_type('tasks cancel TASK')} or {to_type(f'sessions interrupt {name}')}",
+            session=name,
+        )
+    return await runtime.session(name)
 
 
 def _known(runtime: Runtime, request: Mapping[str, Any]) -> SessionInfo:
