@@ -58,7 +58,8 @@ class Spending:
             if kind in _COSTLY:
                 self.usage = self.usage + event.usage
                 if kind is ModelReplied:
-                    self.usage = self.usage + event.retried
+                    if event.retried is not NO_USAGE:
+                        self.usage = self.usage + event.retried
                     self._tool_calls += len(event.preparations)
                     if (said := event.usage.output) is not None and said > self._most_said:
                         self._most_said = said
