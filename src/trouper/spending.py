@@ -58,13 +58,10 @@ class Spending:
             if kind in _COSTLY:
                 self.usage = self.usage + event.usage
                 if kind is ModelReplied:
-                    if event.retried is not NO_USAGE:
-                        self.usage = self.usage + event.retried
+                    self.usage = self.usage + event.retried
                     self._tool_calls += len(event.preparations)
-                    if (said := event.usage.output) is not None and said > self._most_said:
-                        self._most_said = said
-                    if (called := len(event.preparations)) > self._most_called:
-                        self._most_called = called
+                    self._most_said = max(self._most_said, event.usage.output or 0)
+                    self._most_called = max(self._most_called, len(event.preparations))
                 if (held := self._held.get(record.session)) is not None:
                     self.release(held)
 

@@ -45,9 +45,7 @@ class Door:
     @property
     def is_crowded(self) -> bool:
         """Whether something has to go first, or others wait for that already."""
-        if self._queue or self._new:
-            return True
-        return self._is_kept and (self._ahead > 0 or self._alarm.at <= self._clock())
+        return bool(self._queue) or bool(self._new) or self.is_shut
 
     def hurry(self) -> None:
         """What was started just now has to go first: in the next round of the scheduler it does."""

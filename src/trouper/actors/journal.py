@@ -143,7 +143,7 @@ class JournalWriter:
         return seq
 
     def is_durable(self, seq: int) -> bool:
-        return self.log.is_durable(seq)
+        return seq <= self.log.durable
 
     @ki_safe
     async def wait_durable(self, seq: int) -> None:

@@ -234,17 +234,12 @@ class State:
 
     @property
     def in_turn(self) -> Turn:
-        return turn_of(self)
+        return self.turn or _no_turn(self)
 
     @property
     def tokens(self) -> int:
         """The best guess at what the history costs to send."""
         return compaction.anchored(self.history, self.reported, self.estimated_then)
-
-
-def turn_of(state: State) -> Turn:
-    """The turn that it is in; for what every step comes by, where a property would take three times as long."""
-    return state.turn or _no_turn(state)
 
 
 def _no_turn(state: State) -> NoReturn:

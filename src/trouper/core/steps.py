@@ -29,7 +29,7 @@ from trouper.core.events import (
 )
 from trouper.core.ids import CallId, NotificationId
 from trouper.core.messages import Fault, Media, Message, ProviderPart
-from trouper.core.session import THINKING, State, Turn, budgeted, cap_told, is_spent, turn_of
+from trouper.core.session import THINKING, State, Turn, budgeted, cap_told, is_spent
 from trouper.core.settings import WARN_SHARE, TurnOptions
 
 TIME_IS_UP = Fault("budget", "the time for this turn is up; raise Budget.wall_s to allow more")
@@ -50,7 +50,7 @@ def start_turn(decision: Decision, at: float, options: TurnOptions, carrying: tu
 
 def next_step(decision: Decision, at: float) -> None:
     """Between two steps: take in what waits, look at budgets and room, then ask the model."""
-    turn = turn_of(decision.state)
+    turn = decision.state.in_turn
     if turn.options.max_steps and turn.step >= turn.options.max_steps:
         # What waits is left where it is: no model would see it in this turn, so it gets one of its own (L10, I26).
         ended(decision, TurnEnded(turn.number, "max_steps", at))
@@ -63,7 +63,7 @@ def next_step(decision: Decision, at: float) -> None:
 
 def _take_inputs(decision: Decision) -> None:
     if decision.state.queue:
-        decision.emit(InputsTaken(turn_of(decision.state).number))
+        decision.emit(InputsTaken(decision.state.in_turn.number))
 
 
 def _spent_out(decision: Decision, turn: Turn, at: float, *, again: bool = False) -> bool:
@@ -113,7 +113,7 @@ def take_reply(decision: Decision, command: DeliverReply) -> None:
             command.retried,
         )
     )
-    calls = turn_of(decision.state).calls
+    calls = decision.state.in_turn.calls
     if calls:
         _open_calls(decision, command, calls)
     else:
@@ -152,7 +152,7 @@ def hold_if_approved(decision: Decision, call_id: CallId, at: float) -> None:
 
 def _finish_or_go_on(decision: Decision, command: DeliverReply) -> None:
     """A reply without calls ends the turn, unless there is more to say: a provider's pause, a schema that it missed, steering input."""
-    turn = turn_of(decision.state)
+    turn = decision.state.in_turn
     more_steps = not turn.options.max_steps or turn.step < turn.options.max_steps
     # A pause with nothing before it is none: who goes on after it would do so for ever.
     if _says_nothing(command.message) and command.stop_reason not in ("refusal", "max_tokens"):
@@ -290,13 +290,13 @@ def _start_calls(decision: Decision, turn: Turn, at: float) -> None:
 
 def go_on_with_calls(decision: Decision, at: float) -> None:
     """Start what may start; when every call has its outcome, settle, look for loops, and go on."""
-    turn = turn_of(decision.state)
+    turn = decision.state.in_turn
     for call in turn.calls:
         if call.phase is not ENDED:
             _start_calls(decision, turn, at)
             return
     decision.emit(ToolsSettled(turn.number, turn.step))
-    turn = turn_of(decision.state)
+    turn = decision.state.in_turn
     options = turn.options
     if options.loop_warn and turn.repeats >= options.loop_warn + options.loop_end:
         fault = Fault("no_progress", f"the same tool call gave the same result {turn.repeats} times in a row")

@@ -212,9 +212,6 @@ class Log:
         """Up to here, records have what their level promises: synced at `fsync`, written at the others."""
         return self._synced if self.level == "fsync" else self._written
 
-    def is_durable(self, seq: int) -> bool:
-        return seq <= (self._synced if self.level == "fsync" else self._written)
-
     @property
     def pending_count(self) -> int:
         return len(self._pending)
